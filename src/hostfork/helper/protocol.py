@@ -1,0 +1,218 @@
+"""What owner and helper say to each other: one JSON object a line over a Unix stream socket, typed on both sides.
+
+    helper -> owner   Ready         the helper is there; what a trial of namespaces gave
+    owner  -> helper  ViewPlan      the gate: everything to do, with descriptors (fork's cgroup folder) attached
+    helper -> owner   Step          a named step begins (only the first of its kind)
+    helper -> owner   Failed        a step failed; the command was not started; the helper exits
+    helper -> owner   Started       the command exists: pid, start time, mount namespace
+    helper -> owner   Executed      the exec happened (told by a close-on-exec pipe) or the errno why it did not
+    helper -> owner   Stopped       the command was stopped by a signal
+    helper -> owner   Exited        the command ended: exit status or signal
+    owner  -> helper  Signal        send this signal to the command (the keeper is its parent: the pid cannot be reused)
+    owner  -> helper  Finish        close the view and exit
+
+End of file without a whole plan means: exit, nothing was started. NamedTuples, not dataclasses: the helper's imports
+are felt in every run. Paths are `str` with surrogateescape, so that JSON carries every byte.
+"""
+
+from typing import Any, NamedTuple
+
+SCHEMA = 1
+
+
+class Bind(NamedTuple):
+    """A clone, without what is mounted beneath, of a folder or file."""
+
+    source: str
+
+
+class Overlay(NamedTuple):
+    """An overlay; `lowers` from the top down. Given to the kernel as descriptors: no length limit, no escaping."""
+
+    lowers: tuple[str, ...]
+    upper: str
+    work: str
+    volatile: bool
+
+
+class Tmpfs(NamedTuple):
+    """A fresh tmpfs; `size` in bytes, 0 for the kernel's default; `mode` of its root."""
+
+    size: int
+    mode: int
+
+
+class Keep(NamedTuple):
+    """A recursive clone of what the host has at this path, taken before anything is covered."""
+
+    source: str
+
+
+class Blank(NamedTuple):
+    """An empty, unreadable, read-only folder or file: what is hidden."""
+
+    folder: bool
+
+
+Tree = Bind | Overlay | Tmpfs | Keep | Blank
+
+
+class StandIn(NamedTuple):
+    """A mount point to make inside a fresh tree: relative path, folder or file, mode. Never in a tree of the host's."""
+
+    path: str
+    folder: bool
+    mode: int
+
+
+class Attach(NamedTuple):
+    """Attach `tree` at `target` (resolved, no symlink in it). In the order of the plan, outer paths first.
+
+    `same` says what verify must find there: the host's own inode `device`:`inode` (endpoints, shared paths), or, when
+    false, anything but that inode.
+    """
+
+    target: str
+    tree: Tree
+    read_only: bool
+    same: bool
+    device: int
+    inode: int
+    stand_ins: tuple[StandIn, ...] = ()
+
+
+class Identity(NamedTuple):
+    """The caller's uid and gid, mapped to themselves in the user namespace of an ordinary user."""
+
+    uid: int
+    gid: int
+
+
+class Context(NamedTuple):
+    """What the command gets: argv and environment byte for byte; descriptors above 2 that stay open."""
+
+    argv: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    cwd: str
+    umask: int
+    blocked: tuple[int, ...]
+    ignored: tuple[int, ...]
+    descriptors: tuple[int, ...]
+
+
+class ViewPlan(NamedTuple):
+    """Everything the helper does. It decides nothing itself.
+
+    `namespaces` false is the relocated mode: no view, only the context. `identity` is None for root. `slave`: host
+    mounts made later appear; else the view is private. `cgroup`: a folder descriptor was sent along, else subreaper.
+    """
+
+    schema: int
+    namespaces: bool
+    identity: Identity | None
+    slave: bool
+    read_only_root: bool
+    attaches: tuple[Attach, ...]
+    cgroup: bool
+    owner: int
+    context: Context
+
+
+class Ready(NamedTuple):
+    """`errno` 0: this user can make the namespaces and mount in them; else the trial step that failed."""
+
+    errno: int
+    step: str
+
+
+class Step(NamedTuple):
+    name: str
+
+
+class Failed(NamedTuple):
+    step: str
+    errno: int
+    path: str
+    sentence: str
+
+
+class Started(NamedTuple):
+    pid: int
+    start_time: int
+    mount_namespace: int
+
+
+class Executed(NamedTuple):
+    errno: int
+
+
+class Stopped(NamedTuple):
+    signal: int
+
+
+class Exited(NamedTuple):
+    status: int
+    """Exit status, or -N when signal N ended it."""
+
+
+class Signal(NamedTuple):
+    number: int
+
+
+class Finish(NamedTuple):
+    pass
+
+
+Message = ViewPlan | Ready | Step | Failed | Started | Executed | Stopped | Exited | Signal | Finish
+
+_MESSAGES = {
+    kind.__name__: kind
+    for kind in (ViewPlan, Ready, Step, Failed, Started, Executed, Stopped, Exited, Signal, Finish)
+}
+_TREES = {kind.__name__: kind for kind in (Bind, Overlay, Tmpfs, Keep, Blank)}
+
+
+def encode(message: Message) -> bytes:
+    """One line of JSON, ending in a newline."""
+    import json
+
+    return json.dumps([type(message).__name__, _plain(message)], separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message of one line. Raises ValueError on anything else."""
+    import json
+
+    name, fields = json.loads(line)
+    kind: Any = _MESSAGES.get(name)
+    if kind is None or len(fields) != len(kind._fields):
+        raise ValueError(f"not a message of this protocol: {name!r}")
+    if kind is ViewPlan:
+        return _view_plan(fields)
+    return kind(*fields)  # type: ignore[no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    """NamedTuples as lists; a tree carries its name in front."""
+    if isinstance(value, tuple):
+        items = [_plain(item) for item in value]
+        return [type(value).__name__, *items] if type(value).__name__ in _TREES else items
+    return value
+
+
+def _view_plan(fields: list[Any]) -> ViewPlan:
+    plan = ViewPlan(*fields)
+    if plan.schema != SCHEMA:
+        raise ValueError(f"plan of schema {plan.schema}, this helper speaks {SCHEMA}")
+    return plan._replace(
+        identity=None if plan.identity is None else Identity(*plan.identity),
+        attaches=tuple(_attach(item) for item in plan.attaches),
+        context=Context(*(tuple(item) if isinstance(item, list) else item for item in plan.context)),
+    )
+
+
+def _attach(fields: Any) -> Attach:
+    attach = Attach(*fields)
+    name, *rest = attach.tree
+    tree = _TREES[str(name)](*(tuple(item) if isinstance(item, list) else item for item in rest))
+    return attach._replace(tree=tree, stand_ins=tuple(StandIn(*item) for item in attach.stand_ins))

@@ -1,0 +1,143 @@
+"""What is known about one fork: the record, its states and the transitions between them.
+
+A record is saved before the things that it names are made, so that a crash leaves an orphan with a name.
+"""
+
+from dataclasses import dataclass, field
+
+from hostfork.collect.manifest import Counts
+from hostfork.vocabulary import (
+    Access,
+    Activity,
+    BaseContent,
+    Disposition,
+    Guarantee,
+    Mechanism,
+    Ownership,
+    SourceChanged,
+)
+from hostfork.workload.identity import ProcessIdentity
+
+SCHEMA = 1
+
+ACTIVITY_AFTER: dict[Activity, frozenset[Activity]] = {
+    Activity.PREPARING: frozenset({Activity.RUNNING, Activity.ORPHANED, Activity.RELEASING}),
+    Activity.RUNNING: frozenset({Activity.IDLE, Activity.FROZEN, Activity.ORPHANED, Activity.RELEASING}),
+    Activity.FROZEN: frozenset({Activity.RUNNING, Activity.ORPHANED}),
+    Activity.IDLE: frozenset({Activity.RUNNING, Activity.RELEASING}),
+    Activity.ORPHANED: frozenset({Activity.IDLE, Activity.RELEASING}),
+    Activity.RELEASING: frozenset({Activity.RECLAIMING}),
+    Activity.RECLAIMING: frozenset(),
+}
+
+DISPOSITION_AFTER: dict[Disposition, frozenset[Disposition]] = {
+    Disposition.OPEN: frozenset(
+        {Disposition.SEALED, Disposition.AWAITING_APPROVAL, Disposition.APPLIED, Disposition.DISCARDED,
+         Disposition.EXPIRED}
+    ),
+    Disposition.SEALED: frozenset({Disposition.OPEN, Disposition.APPLIED, Disposition.DISCARDED, Disposition.EXPIRED}),
+    Disposition.AWAITING_APPROVAL: frozenset({Disposition.OPEN, Disposition.APPLIED, Disposition.DISCARDED}),
+    Disposition.APPLIED: frozenset({Disposition.OPEN, Disposition.DISCARDED, Disposition.EXPIRED}),
+    Disposition.DISCARDED: frozenset(),
+    Disposition.EXPIRED: frozenset(),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PathRecord:
+    """One private or scratch path of a fork. `key` names its storage in the pool; scratch has no mechanism."""
+
+    access: Access
+    path: str
+    written: str
+    folder: bool
+    key: str
+    mechanism: Mechanism | None = None
+    guarantee: Guarantee | None = None
+    omit: tuple[str, ...] = ()
+    bytes_copied: int = 0
+    base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED
+    source_changed: SourceChanged = SourceChanged.NOT_CHECKED
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An error as JSON carries it (see `errors`)."""
+
+    code: str
+    message: str
+    step: str | None = None
+    path: str | None = None
+    errno: int | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """How the command ended: `exit`, or `signal`; both None where it never ran or nobody saw its end."""
+
+    exit: int | None = None
+    signal: int | None = None
+    timed_out: bool = False
+    error: Problem | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One fork. Times are ISO-8601 UTC. `owner`, `keeper`, `command_process` are judged by identity, not by lock.
+
+    `cgroup` is the fork's own group's folder. `mount_namespace` is the inode of the view's namespace.
+    """
+
+    name: str
+    schema: int
+    created: str
+    boot_id: str
+    command: tuple[str, ...]
+    cwd: str
+    policy: str
+    pool: str
+    paths: tuple[PathRecord, ...]
+    ownership: Ownership
+    same_paths: bool
+    cgroup: str | None = None
+    owner: ProcessIdentity | None = None
+    keeper: ProcessIdentity | None = None
+    command_process: ProcessIdentity | None = None
+    mount_namespace: int | None = None
+    activity: Activity = Activity.PREPARING
+    disposition: Disposition = Disposition.OPEN
+    status: Status | None = None
+    ended: str | None = None
+    counts: Counts | None = None
+    torn: bool = False
+    """The machine went down before the changes were on disk."""
+
+
+@dataclass(frozen=True)
+class PathOutcome:
+    path: str
+    mechanism: Mechanism
+    guarantee: Guarantee
+    bytes_copied: int
+    base_content: BaseContent
+    source_changed: SourceChanged
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave. `timings` in seconds by phase. `leftovers`: sentences about what a release could not finish."""
+
+    fork: str
+    status: Status
+    paths: tuple[PathOutcome, ...] = ()
+    ownership: Ownership | None = None
+    same_paths: bool = True
+    changes: Counts = field(default_factory=Counts)
+    kept: bool = False
+    released: bool = False
+    leftovers: tuple[str, ...] = ()
+    timings: tuple[tuple[str, float], ...] = ()
+    notices: tuple[str, ...] = ()
+    bytes_kept: int = 0
+    changes_by_path: tuple[tuple[str, Counts], ...] = ()

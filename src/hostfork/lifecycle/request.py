@@ -1,0 +1,45 @@
+"""What one run is asked to do, as programs and the command line say it."""
+
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from hostfork.policy.rules import RuleOptions
+
+
+@unique
+class Keep(Enum):
+    """What becomes of a fork at the end of its run."""
+
+    CHANGES = "changes"
+    """Kept if something changed, else released."""
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@unique
+class ExportForm(Enum):
+    """How a fork's content is written out."""
+
+    TREE = "tree"
+    CHANGES_ONLY = "changes-only"
+    TAR = "tar"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run. `policy` is a shipped name or a file; `rules` are added to it. Paths may be relative to `cwd`.
+
+    `cwd` None is the caller's. `descriptors` above 2 stay open in the command. `relocated`: no namespaces, the copy
+    lies at another path. `export`: an empty or new folder for the final content.
+    """
+
+    command: tuple[str, ...]
+    policy: str = "workspace"
+    rules: RuleOptions = RuleOptions()
+    name: str | None = None
+    keep: Keep = Keep.CHANGES
+    export: str | None = None
+    cwd: str | None = None
+    descriptors: tuple[int, ...] = ()
+    pool: str | None = None
+    relocated: bool = False

@@ -1,0 +1,89 @@
+"""What a user asks for, as values: a policy and its rules. Resolving and judging them is `plan`'s work."""
+
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from hostfork.vocabulary import Access, Guarantee, Mechanism, Require
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What one path gets.
+
+    `path` is absolute and normal (no `.`, `..`, `~`), symlinks not yet followed; `written` is what the user typed.
+    `place` names where the rule stands: `--private` or `workspace.toml: rule[0]`. For `private`, at most one of
+    `mechanism` and `guarantee` is asked for by name. `tmpfs_size`, in bytes, only for `scratch`. `optional`: a path
+    that is not there is passed over.
+    """
+
+    access: Access
+    path: str
+    written: str
+    place: str
+    mechanism: Mechanism | None = None
+    guarantee: Guarantee | None = None
+    tmpfs_size: int | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class EndpointRule:
+    """A host socket or FIFO that must stay the host's at its own path."""
+
+    path: str
+    written: str
+    place: str
+    optional: bool = False
+
+
+@unique
+class EndpointSearch(Enum):
+    """Whether live listeners and open FIFOs under private paths are looked for and kept."""
+
+    AUTOMATIC = "automatic"
+    LISTED = "listed"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Changes to the caller's environment: `clear` first, then `variables` in order."""
+
+    clear: bool = False
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the user asks for. `share_all`: no rule is needed. `host_mounts_appear`: mounts made later on the host show.
+
+    `ssh_config_copies`: an ordinary user's ssh sees private copies of root's readable `ssh_config.d` files, since
+    the originals look badly owned in a user namespace. `timeout` in seconds.
+    """
+
+    name: str
+    description: str = ""
+    rules: tuple[Rule, ...] = ()
+    endpoints: tuple[EndpointRule, ...] = ()
+    endpoint_search: EndpointSearch = EndpointSearch.AUTOMATIC
+    requires: tuple[Require, ...] = ()
+    environment: Environment = Environment()
+    share_all: bool = False
+    host_mounts_appear: bool = True
+    ssh_config_copies: bool = True
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class RuleOptions:
+    """The command line's (or a program's) rules, as typed; they are added to the policy's and win over its switches."""
+
+    private: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    scratch: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    endpoint: tuple[str, ...] = ()
+    require: tuple[str, ...] = ()
+    environment: Environment = Environment()
+    share_all: bool = False
+    timeout: float | None = None

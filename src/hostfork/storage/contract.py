@@ -1,0 +1,185 @@
+"""Private storage for one path: the contract that every mechanism keeps, in the shape of a snapshotter.
+
+The life of a key: `probe` tries the real thing and leaves nothing. `prepare` makes storage under a key: it works in
+`new-KEY` and renames at the end, so that all of it is there under `KEY`, or only a `new-KEY` that `keys` reports.
+`mounts` says, from the pool alone, what is to be mounted; a later process gets the same answer. `content` says where
+the changes lie. `remove` moves the key to `rm-KEY` and empties that; calling it again is no error.
+
+A mechanism never mounts, diffs, hashes, prints, or writes to a source. What differs between mechanisms is a field of
+`Guarantees`, never a test on a name.
+
+    offer = mechanism.probe(source, pool)          Offer or Refusal
+    prepared = mechanism.prepare(key, source, pool, witness)
+    tree = mechanism.mounts(key, pool)             Bind or Overlay, for the helper
+    where = mechanism.content(key, pool)           FullTree, Delta or Layer, for collect
+    mechanism.reduce(key, pool, changed)           give up what equals the base
+    mechanism.remove(key, pool)
+"""
+
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import Protocol
+
+from hostfork.helper.protocol import Bind, Overlay
+from hostfork.vocabulary import Guarantee, Mechanism
+
+
+@dataclass(frozen=True)
+class Source:
+    """A host path that is to become private.
+
+    `path` is absolute and resolved. `omit` holds paths relative to it that belong to something else (nested rules,
+    host mounts beneath, the pool, the state folder): a folder there is made empty with the original's owner and mode,
+    a file becomes an empty stand-in, and neither is shown to the witness.
+    """
+
+    path: str
+    omit: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Guarantees:
+    """What a private tree of this mechanism keeps."""
+
+    guarantee: Guarantee
+    folder_rename: bool = True
+    """rename(2) of a folder of the base works inside (else EXDEV)."""
+    hard_links: bool = True
+    """hard links of the base stay one file after a write."""
+    native_watchers: bool = True
+    """inotify watches and open descriptors of base files see later writes."""
+    xattrs: bool = True
+    sparse: bool = True
+    nested_mounts: bool = True
+    """host mounts beneath the source are no obstacle for this user."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A mechanism can serve this source. `bytes_estimate` is what `prepare` would copy, None where not known."""
+
+    mechanism: Mechanism
+    guarantees: Guarantees
+    reason: str
+    bytes_estimate: int | None = 0
+    files_estimate: int | None = 0
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A mechanism cannot serve this source; `reason` is a clause such as `ext4 on /dev/vda2 does not share blocks`."""
+
+    mechanism: Mechanism
+    reason: str
+    errno: int | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Storage that is there. `unwritable`: relative paths that the user could not write on the host and cannot here."""
+
+    key: str
+    mechanism: Mechanism
+    files: int
+    bytes_copied: int
+    seconds: float
+    unwritable: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FullTree:
+    """All of the private content lies in `tree`, a folder or file in the pool."""
+
+    tree: str
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A full tree that was reduced: at least what changed lies in `tree`, plain files; deletions are known elsewhere."""
+
+    tree: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Only what changed lies in `upper`, in overlayfs's format (whiteouts, opaque marks); the rest in `lower`."""
+
+    upper: str
+    lower: str
+
+
+Content = FullTree | Delta | Layer
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Space of one key. `upper_bound`: extents may be shared, the true figure can be lower."""
+
+    bytes: int
+    inodes: int
+    upper_bound: bool = False
+
+
+@unique
+class Removal(Enum):
+    GONE = "gone"
+    RECLAIMING = "reclaiming"
+    """Off the list; the kernel gives the space back later."""
+
+
+@unique
+class KeyStage(Enum):
+    LIVE = "live"
+    HALF_MADE = "half-made"
+    HALF_REMOVED = "half-removed"
+
+
+@dataclass(frozen=True)
+class KeyState:
+    key: str
+    stage: KeyStage
+
+
+Witness = Callable[[bytes, os.stat_result, os.stat_result], None]
+"""Told of each entry as it is taken: relative path (b"" is the root), stat of the source, stat of the finished copy."""
+
+Progress = Callable[[int, int], None]
+"""Told now and then: files done, bytes done."""
+
+
+class Storage(Protocol):
+    """One mechanism. Instances hold no state; `pool` is an absolute folder of the user's, mode 0700."""
+
+    mechanism: Mechanism
+
+    def probe(self, source: Source, pool: str) -> Offer | Refusal:
+        """Try the real thing in the pool; leave nothing."""
+
+    def prepare(
+        self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
+    ) -> Prepared:
+        """Make storage. Raises StorageError (`storage.exists`, `.source`, `.unstable`, `.no-space`, `.failed`)."""
+
+    def mounts(self, key: str, pool: str) -> Bind | Overlay:
+        """What the helper mounts. Raises StorageError if the key is not whole."""
+
+    def content(self, key: str, pool: str) -> Content:
+        """Where the content lies, for collect."""
+
+    def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
+        """Give up what equals the base: keep the relative paths in `changed` and the folders above them.
+
+        The changeset must be on disk before. Does nothing where only changes are held already. Safe to repeat.
+        """
+
+    def usage(self, key: str, pool: str) -> Usage:
+        """Space used, by a walk."""
+
+    def remove(self, key: str, pool: str) -> Removal:
+        """Remove all stages of the key. Idempotent. Raises StorageError `storage.busy` or `.failed`."""
+
+    def keys(self, pool: str) -> tuple[KeyState, ...]:
+        """Every key of this mechanism in the pool, half-made and half-removed ones too."""

@@ -1,0 +1,147 @@
+"""The project's words as enums: one word for one thing, in code, records, command line and documents.
+
+Only the words stand here. What is done with them belongs to the packages.
+"""
+
+from enum import Enum, unique
+
+
+@unique
+class Access(Enum):
+    """What a rule gives one path."""
+
+    PRIVATE = "private"
+    READ_ONLY = "read-only"
+    SHARED = "shared"
+    SCRATCH = "scratch"
+    HIDDEN = "hidden"
+
+
+@unique
+class Mechanism(Enum):
+    """How private storage for one path is made."""
+
+    BTRFS = "btrfs"
+    REFLINK = "reflink"
+    OVERLAY = "overlay"
+    COPY = "copy"
+
+
+@unique
+class Guarantee(Enum):
+    """What a private path promises. `keeps` orders them."""
+
+    SNAPSHOT = "snapshot"
+    INDEPENDENT = "independent"
+    LIVE = "live"
+
+    def keeps(self, asked: "Guarantee") -> bool:
+        """Whether this promise is as strong as `asked` or stronger."""
+        order = (Guarantee.LIVE, Guarantee.INDEPENDENT, Guarantee.SNAPSHOT)
+        return order.index(self) >= order.index(asked)
+
+
+@unique
+class Ownership(Enum):
+    """What ends the process tree. `SUBREAPER` is the weaker one: it follows parents, not a kernel object."""
+
+    CGROUP = "cgroup"
+    SUBREAPER = "subreaper"
+
+
+@unique
+class EndpointKind(Enum):
+    SOCKET = "socket"
+    FIFO = "fifo"
+
+
+@unique
+class Require(Enum):
+    """Promises that a user may demand with `--require`; each refuses before anything is made."""
+
+    SNAPSHOT = "snapshot"
+    INDEPENDENT = "independent"
+    STABLE = "stable"
+    SAME_PATHS = "same-paths"
+    NATIVE_WATCHERS = "native-watchers"
+    FOLDER_RENAME = "folder-rename"
+    HARD_LINKS = "hard-links"
+    CGROUP = "cgroup"
+
+
+@unique
+class BaseContent(Enum):
+    """How long the content of a fork's base can be read."""
+
+    KEPT = "kept"
+    WHILE_SOURCE_UNCHANGED = "while-source-unchanged"
+
+
+@unique
+class SourceChanged(Enum):
+    """Whether the host wrote under a private path's source while the fork used it."""
+
+    UNCHANGED = "unchanged"
+    CHANGED = "changed"
+    NOT_CHECKED = "not-checked"
+    IRRELEVANT = "irrelevant"
+    """The fork's content does not depend on the source (any guarantee but `live`)."""
+
+
+@unique
+class Activity(Enum):
+    """What a fork is doing: observed from the kernel."""
+
+    PREPARING = "preparing"
+    RUNNING = "running"
+    FROZEN = "frozen"
+    IDLE = "idle"
+    ORPHANED = "orphaned"
+    RELEASING = "releasing"
+    RECLAIMING = "reclaiming"
+
+
+@unique
+class Disposition(Enum):
+    """What was decided about a fork's changes."""
+
+    OPEN = "open"
+    SEALED = "sealed"
+    AWAITING_APPROVAL = "awaiting-approval"
+    APPLIED = "applied"
+    DISCARDED = "discarded"
+    EXPIRED = "expired"
+
+
+@unique
+class ChangeKind(Enum):
+    """How one path differs between a fork's base and its final visible content."""
+
+    CREATED = "created"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    METADATA = "metadata"
+    TYPE = "type"
+
+
+@unique
+class EntryKind(Enum):
+    """What one name in a tree is."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    SYMLINK = "symlink"
+    FIFO = "fifo"
+    SOCKET = "socket"
+    CHARACTER_DEVICE = "character-device"
+    BLOCK_DEVICE = "block-device"
+
+
+@unique
+class ChangeClass(Enum):
+    """Who usually makes such a change, so that people see their work first."""
+
+    SOURCE = "source"
+    DEPENDENCY = "dependency"
+    GENERATED = "generated"
+    RUNTIME = "runtime"
