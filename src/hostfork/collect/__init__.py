@@ -1,0 +1,1 @@
+"""What a finished fork contains: the exact changeset, and its export."""

@@ -214,5 +214,6 @@ def _view_plan(fields: list[Any]) -> ViewPlan:
 def _attach(fields: Any) -> Attach:
     attach = Attach(*fields)
     name, *rest = attach.tree
-    tree = _TREES[str(name)](*(tuple(item) if isinstance(item, list) else item for item in rest))
+    kind: Any = _TREES[str(name)]
+    tree = kind(*(tuple(item) if isinstance(item, list) else item for item in rest))
     return attach._replace(tree=tree, stand_ins=tuple(StandIn(*item) for item in attach.stand_ins))

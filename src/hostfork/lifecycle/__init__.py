@@ -1,0 +1,1 @@
+"""One fork from plan to release: the only package that sees all the others."""

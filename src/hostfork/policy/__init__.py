@@ -1,0 +1,1 @@
+"""What is asked, what the host offers, and what will be done."""

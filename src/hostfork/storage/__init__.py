@@ -1,0 +1,1 @@
+"""Private storage for one path: one contract, several mechanisms."""

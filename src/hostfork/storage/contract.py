@@ -98,7 +98,7 @@ class FullTree:
 
 @dataclass(frozen=True)
 class Delta:
-    """A full tree that was reduced: at least what changed lies in `tree`, plain files; deletions are known elsewhere."""
+    """A full tree that was reduced: what changed lies in `tree`, plain files; deletions are known elsewhere."""
 
     tree: str
 

@@ -1,0 +1,1 @@
+"""A process tree owned by a cgroup: launched, watched, stopped."""
