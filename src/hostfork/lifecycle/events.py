@@ -1,0 +1,73 @@
+"""What a run tells while it goes on, as values: the command line prints them, a program may do what it likes."""
+
+from dataclasses import dataclass
+
+from hostfork.lifecycle.record import Status
+from hostfork.policy.plan import Plan
+from hostfork.vocabulary import Guarantee, Mechanism
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plan stands; nothing was made yet."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A private copy is being made: files and bytes done, and of how many where that is known."""
+
+    path: str
+    files: int
+    bytes: int
+    files_total: int | None = None
+    bytes_total: int | None = None
+
+
+@dataclass(frozen=True)
+class PreparedPath:
+    """Private storage of one path is there; `bytes_copied` were really copied."""
+
+    path: str
+    mechanism: Mechanism
+    guarantee: Guarantee
+    files: int
+    bytes_copied: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StartedCommand:
+    """The command runs."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class EndedCommand:
+    """The command ended."""
+
+    status: Status
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """What is left of the process tree is being ended."""
+
+
+@dataclass(frozen=True)
+class Collecting:
+    """The changes of one private path are being read."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something is weaker than usual; one sentence."""
+
+    sentence: str
+
+
+Event = Planned | Progress | PreparedPath | StartedCommand | EndedCommand | Stopping | Collecting | Warned
