@@ -1,7 +1,7 @@
 """What owner and helper say to each other: one JSON object a line over a Unix stream socket, typed on both sides.
 
     helper -> owner   Ready         the helper is there; what a trial of namespaces gave
-    owner  -> helper  ViewPlan      the gate: everything to do, with descriptors (fork's cgroup folder) attached
+    owner  -> helper  ViewPlan      the gate: everything to do; descriptors attached: the journal, the cgroup's folder
     helper -> owner   Step          a named step begins (only the first of its kind)
     helper -> owner   Failed        a step failed; the command was not started; the helper exits
     helper -> owner   Started       the command exists: pid, start time, mount namespace
@@ -9,12 +9,15 @@
     helper -> owner   Stopped       the command was stopped by a signal
     helper -> owner   Exited        the command ended: exit status or signal
     owner  -> helper  Signal        send this signal to the command (the keeper is its parent: the pid cannot be reused)
+    owner  -> helper  End           subreaper only: end every descendant (with a cgroup the owner does that itself)
+    helper -> owner   Ended         no descendant is left
     owner  -> helper  Finish        close the view and exit
 
 End of file without a whole plan means: exit, nothing was started. NamedTuples, not dataclasses: the helper's imports
 are felt in every run. Paths are `str` with surrogateescape, so that JSON carries every byte.
 """
 
+import sys
 from typing import Any, NamedTuple
 
 SCHEMA = 1
@@ -48,17 +51,11 @@ class Keep(NamedTuple):
     source: str
 
 
-class Blank(NamedTuple):
-    """An empty, unreadable, read-only folder or file: what is hidden."""
-
-    folder: bool
-
-
-Tree = Bind | Overlay | Tmpfs | Keep | Blank
+Tree = Bind | Overlay | Tmpfs | Keep
 
 
 class StandIn(NamedTuple):
-    """A mount point to make inside a fresh tree: relative path, folder or file, mode. Never in a tree of the host's."""
+    """A mount point to make inside a fresh tmpfs: relative path, folder or file, mode. Parents come first."""
 
     path: str
     folder: bool
@@ -104,7 +101,8 @@ class ViewPlan(NamedTuple):
     """Everything the helper does. It decides nothing itself.
 
     `namespaces` false is the relocated mode: no view, only the context. `identity` is None for root. `slave`: host
-    mounts made later appear; else the view is private. `cgroup`: a folder descriptor was sent along, else subreaper.
+    mounts made later appear; else the view is private. `cgroup`: the second descriptor is the fork's cgroup, else
+    the keeper is the subreaper.
     """
 
     schema: int
@@ -159,27 +157,93 @@ class Signal(NamedTuple):
     number: int
 
 
+class End(NamedTuple):
+    pass
+
+
+class Ended(NamedTuple):
+    pass
+
+
 class Finish(NamedTuple):
     pass
 
 
-Message = ViewPlan | Ready | Step | Failed | Started | Executed | Stopped | Exited | Signal | Finish
+Message = ViewPlan | Ready | Step | Failed | Started | Executed | Stopped | Exited | Signal | End | Ended | Finish
 
 _MESSAGES = {
     kind.__name__: kind
-    for kind in (ViewPlan, Ready, Step, Failed, Started, Executed, Stopped, Exited, Signal, Finish)
+    for kind in (ViewPlan, Ready, Step, Failed, Started, Executed, Stopped, Exited, Signal, End, Ended, Finish)
 }
-_TREES = {kind.__name__: kind for kind in (Bind, Overlay, Tmpfs, Keep, Blank)}
+_TREES = {kind.__name__: kind for kind in (Bind, Overlay, Tmpfs, Keep)}
 
 
-def encode(message: Message) -> bytes:
+class Channel:
+    """One end of the socket between owner and helper. Not for threads."""
+
+    def __init__(self, descriptor: int) -> None:
+        import _socket
+
+        self._socket = _socket.socket(fileno=descriptor)
+        self._buffer = b""
+        self.descriptors: list[int] = []
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Send one message, `descriptors` with its first byte. Raises OSError where the peer is gone."""
+        import _socket
+
+        line = _encode(message)
+        rights = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)
+        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else []
+        sent = self._socket.sendmsg([line], ancillary)
+        if sent < len(line):
+            self._socket.sendall(line[sent:])
+
+    def read(self) -> bool:
+        """Take what has arrived, waiting for at least a byte; descriptors go to `descriptors`. False at its end."""
+        import _socket
+
+        room = _socket.CMSG_SPACE(4 * 8)
+        try:
+            content, ancillary, _flags, _address = self._socket.recvmsg(1 << 16, room, _socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            return False
+        for _level, _kind, data in ancillary:
+            for start in range(0, len(data), 4):
+                self.descriptors.append(int.from_bytes(data[start : start + 4], sys.byteorder))
+        self._buffer += content
+        return bool(content)
+
+    def next(self) -> Message | None:
+        """The next whole message that has arrived, if any. Raises ValueError on anything that is not one."""
+        line, newline, rest = self._buffer.partition(b"\n")
+        if not newline:
+            return None
+        self._buffer = rest
+        return _decode(line)
+
+    def receive(self) -> Message | None:
+        """Wait for the next message; None at the peer's end."""
+        while (message := self.next()) is None:
+            if not self.read():
+                return None
+        return message
+
+
+def _encode(message: Message) -> bytes:
     """One line of JSON, ending in a newline."""
     import json
 
     return json.dumps([type(message).__name__, _plain(message)], separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def decode(line: bytes) -> Message:
+def _decode(line: bytes) -> Message:
     """The message of one line. Raises ValueError on anything else."""
     import json
 
@@ -207,8 +271,14 @@ def _view_plan(fields: list[Any]) -> ViewPlan:
     return plan._replace(
         identity=None if plan.identity is None else Identity(*plan.identity),
         attaches=tuple(_attach(item) for item in plan.attaches),
-        context=Context(*(tuple(item) if isinstance(item, list) else item for item in plan.context)),
+        context=_context(plan.context),
     )
+
+
+def _context(fields: Any) -> Context:
+    argv, environment, cwd, umask, blocked, ignored, descriptors = fields
+    pairs = tuple((name, value) for name, value in environment)
+    return Context(tuple(argv), pairs, cwd, umask, tuple(blocked), tuple(ignored), tuple(descriptors))
 
 
 def _attach(fields: Any) -> Attach:

@@ -1,0 +1,91 @@
+"""What the command starts with: descriptors, working directory, umask, signals, and the exec itself.
+
+Everything is the caller's again, except that SIGPIPE and SIGXFSZ, which Python ignores, are at their defaults.
+"""
+
+import errno
+import os
+import signal
+from typing import NoReturn
+
+from hostfork.helper.protocol import Context
+
+_SIGNALS = range(1, 65)
+_CANNOT_CHANGE = frozenset({9, 19, 32, 33})
+_PYTHON_IGNORES = frozenset({13, 25})  # SIGPIPE, SIGXFSZ
+
+
+def occupy_standard_descriptors() -> None:
+    """Where 0, 1 or 2 is closed, put something there that is closed again at exec, so that nothing else lands there."""
+    descriptor = os.open("/dev/null", os.O_PATH | os.O_CLOEXEC)
+    while descriptor <= 2:
+        descriptor = os.open("/dev/null", os.O_PATH | os.O_CLOEXEC)
+    os.close(descriptor)
+
+
+def enter(cwd: str) -> None:
+    """Enter the working directory by its path: the inherited one is still the host's folder, not the view's."""
+    os.chdir(cwd)
+
+
+def start(context: Context, report: int) -> NoReturn:
+    """Become the command, in the current working directory. If that cannot be, write the errno to `report`."""
+    try:
+        os.umask(context.umask)
+        _close_all_but((*context.descriptors, report))
+        _restore_signals(context)
+        number = _exec(context)
+    except OSError as error:
+        number = error.errno or errno.EPROTO
+    os.write(report, str(number).encode())
+    os._exit(127 if number == errno.ENOENT else 126)
+
+
+def _close_all_but(kept: tuple[int, ...]) -> None:
+    """Close every descriptor above 2 that was not named."""
+    start = 3
+    for descriptor in sorted(kept):
+        os.closerange(start, descriptor)
+        start = max(start, descriptor + 1)
+    os.closerange(start, 1 << 20)
+
+
+def _restore_signals(context: Context) -> None:
+    for number in _SIGNALS:
+        if number in _CANNOT_CHANGE:
+            continue
+        ignored = number in context.ignored and number not in _PYTHON_IGNORES
+        signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, context.blocked)
+
+
+def _exec(context: Context) -> int:
+    """execvp(3): the search path is the command's own; a script without `#!` goes to /bin/sh. Returns the errno."""
+    argv = [os.fsencode(word) for word in context.argv]
+    environment = {os.fsencode(name): os.fsencode(value) for name, value in context.environment}
+    denied = 0
+    for program in _candidates(argv[0], environment.get(b"PATH")):
+        try:
+            os.execve(program, argv, environment)
+        except OSError as error:
+            if error.errno == errno.ENOEXEC:
+                return _exec_by_shell(program, argv, environment)
+            if error.errno == errno.EACCES:
+                denied = errno.EACCES
+            elif error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                return error.errno or errno.EPROTO
+    return denied or errno.ENOENT
+
+
+def _exec_by_shell(program: bytes, argv: list[bytes], environment: dict[bytes, bytes]) -> int:
+    try:
+        os.execve(b"/bin/sh", [b"/bin/sh", program, *argv[1:]], environment)
+    except OSError as error:
+        return error.errno or errno.ENOEXEC
+
+
+def _candidates(name: bytes, path: bytes | None) -> list[bytes]:
+    if b"/" in name:
+        return [name]
+    folders = (path if path is not None else b"/bin:/usr/bin").split(b":")
+    return [os.path.join(folder or b".", name) for folder in folders]

@@ -1,0 +1,191 @@
+"""The helper after the view stands: parent of the command, holder of the view, and what ends the tree without an owner.
+
+It forks the command and then leaves the caller's session, so that a SIGKILL to the caller's whole process group does
+not reach it. It reports stops and the end, passes signals on, and when the owner's process is gone it ends the tree,
+writes what happened to the journal and exits.
+"""
+
+import json
+import os
+import select
+import signal
+import time
+from typing import NoReturn
+
+from hostfork.helper import context, syscalls
+from hostfork.helper.protocol import Channel, Context, End, Ended, Executed, Exited, Finish, Signal, Started, Stopped
+
+
+class ProcessTree:
+    """What ends the command and all that it started: the fork's cgroup, else the keeper as their subreaper."""
+
+    def __init__(self, cgroup: int | None) -> None:
+        self._cgroup = cgroup
+        if cgroup is None:
+            syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+            return
+        # Opened while the view does not stand yet: /sys may be read-only in it.
+        self._kill = os.open("cgroup.kill", os.O_WRONLY | os.O_CLOEXEC, dir_fd=cgroup)
+        self._events = os.open("cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=cgroup)
+
+    def fork(self) -> int:
+        """Fork; the child is born inside the tree."""
+        return os.fork() if self._cgroup is None else syscalls.fork_into_cgroup(self._cgroup)
+
+    def end(self) -> None:
+        """Kill everything in the tree and wait until nothing is left."""
+        if self._cgroup is None:
+            self._end_descendants()
+            return
+        os.write(self._kill, b"1")
+        waiting = select.poll()
+        waiting.register(self._events, select.POLLPRI)
+        while b"populated 1" in os.pread(self._events, 200, 0):
+            _reap()
+            waiting.poll(50)
+
+    def _end_descendants(self) -> None:
+        """A killed process's children come to the subreaper: so again until there are none."""
+        while True:
+            for pid in _descendants(os.getpid()):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            if not _reap():
+                return
+            time.sleep(0.001)
+
+
+def _reap() -> bool:
+    """Collect what has ended; whether children are left."""
+    try:
+        while True:
+            pid, _status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return True
+    except ChildProcessError:
+        return False
+
+
+def _descendants(root: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                content = file.read()
+        except OSError:
+            continue  # it ended meanwhile
+        parents.setdefault(int(content[content.rindex(b")") + 2 :].split()[1]), []).append(int(name))
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        found += children
+        waiting += children
+    return found
+
+
+class Command:
+    """The command as the keeper's child."""
+
+    def __init__(self, pid: int, executed: int) -> None:
+        self.pid = pid
+        self.executed = executed
+        self.status: int | None = None
+
+    @classmethod
+    def start(cls, plan: Context, tree: ProcessTree, channel: Channel) -> "Command":
+        """Fork the command; it stays in the caller's session and process group while the keeper leaves both."""
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        pid = tree.fork()
+        if pid == 0:
+            _become_command(plan, write_end)
+        os.close(write_end)
+        os.setsid()
+        os.chdir("/")
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            content = file.read()
+        start_time = int(content[content.rindex(b")") + 2 :].split()[19])
+        channel.send(Started(pid, start_time, os.stat("/proc/self/ns/mnt").st_ino))
+        return cls(pid, read_end)
+
+    def wait_for_change(self) -> list[Stopped | Exited]:
+        """What happened to the command; other children are reaped on the way."""
+        changes: list[Stopped | Exited] = []
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                return changes
+            if pid == 0:
+                return changes
+            if pid != self.pid:
+                continue
+            if os.WIFSTOPPED(status):
+                changes.append(Stopped(os.WSTOPSIG(status)))
+            else:
+                self.status = os.waitstatus_to_exitcode(status)
+                changes.append(Exited(self.status))
+
+    def send_signal(self, number: int) -> None:
+        """Not reaped yet means that the pid is still the command's."""
+        if self.status is None:
+            os.kill(self.pid, number)
+
+
+def _become_command(plan: Context, report: int) -> NoReturn:
+    try:
+        context.start(plan, report)
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def keep(command: Command, tree: ProcessTree, channel: Channel, owner: int, journal: int) -> None:
+    """Report and pass on until the owner says finish; without an owner, end the tree and write it down."""
+    children = syscalls.signalfd({signal.SIGCHLD})
+    waiting = select.poll()
+    for descriptor in (channel.fileno(), owner, children, command.executed):
+        waiting.register(descriptor, select.POLLIN)
+    try:
+        while True:
+            ready = {descriptor for descriptor, _events in waiting.poll()}
+            if command.executed in ready:
+                waiting.unregister(command.executed)
+                channel.send(Executed(int(os.read(command.executed, 20) or b"0")))
+            if children in ready:
+                syscalls.read_signals(children)
+                for change in command.wait_for_change():
+                    channel.send(change)
+            if channel.fileno() in ready and not _obey(command, tree, channel):
+                return
+            if owner in ready:
+                break
+    except OSError:
+        pass  # the owner's end of the channel is gone
+    _end_without_owner(command, tree, journal)
+
+
+def _obey(command: Command, tree: ProcessTree, channel: Channel) -> bool:
+    """Carry out what the owner says; False at `finish`."""
+    if not channel.read():
+        raise ConnectionResetError
+    while (message := channel.next()) is not None:
+        if isinstance(message, Finish):
+            return False
+        if isinstance(message, Signal):
+            command.send_signal(message.number)
+        elif isinstance(message, End):
+            tree.end()
+            channel.send(Ended())
+    return True
+
+
+def _end_without_owner(command: Command, tree: ProcessTree, journal: int) -> None:
+    command.wait_for_change()
+    status = command.status
+    tree.end()
+    said = {"at": time.time(), "event": "ended-without-owner", "status": status}
+    os.write(journal, json.dumps(said).encode() + b"\n")
