@@ -37,6 +37,8 @@ class Source:
 
     path: str
     omit: tuple[str, ...] = ()
+    mounts_beneath: bool = False
+    """The host has mounts beneath it: in a user namespace an overlay over it is EINVAL."""
 
 
 @dataclass(frozen=True)
