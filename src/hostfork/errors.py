@@ -67,6 +67,8 @@ class Code(Enum):
     FORK_LOST = ("fork.lost", "the fork's storage is gone")
     FORK_STATE = ("fork.state", "the state folder cannot be used")
     FORK_CONFIRM = ("fork.confirm", "something would be lost and nobody confirmed it")
+    # hostfork itself
+    INTERNAL_FAULT = ("internal.fault", "hostfork met something that it does not handle")
 
 
 class HostforkError(Exception):
