@@ -30,7 +30,12 @@ class ProcessTree:
 
     def fork(self) -> int:
         """Fork; the child is born inside the tree."""
-        return os.fork() if self._cgroup is None else syscalls.fork_into_cgroup(self._cgroup)
+        if self._cgroup is None:
+            return os.fork()
+        try:
+            return syscalls.fork_into_cgroup(self._cgroup)
+        except OSError as error:
+            raise OSError(error.errno, f"the fork's cgroup cannot be entered: {error.strerror}") from None
 
     def end(self) -> None:
         """Kill everything in the tree and wait until nothing is left."""

@@ -7,7 +7,7 @@ This module does not decide anything and keeps no state but the loaded C library
 
 import ctypes
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
@@ -61,15 +61,15 @@ _MOUNT_SETATTR = 442
 
 
 class _MountAttr(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
+    _fields_: ClassVar = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
 
 
 class _OpenHow(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
+    _fields_: ClassVar = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
 
 
 class _CloneArgs(ctypes.Structure):
-    _fields_ = [
+    _fields_: ClassVar = [
         (name, ctypes.c_uint64)
         for name in (
             "flags", "pidfd", "child_tid", "parent_tid", "exit_signal", "stack", "stack_size", "tls",
@@ -79,11 +79,11 @@ class _CloneArgs(ctypes.Structure):
 
 
 class _CapHeader(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+    _fields_: ClassVar = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
 
 
 class _CapData(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
+    _fields_: ClassVar = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
 
 
 _library: Any = None

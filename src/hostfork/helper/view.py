@@ -71,7 +71,8 @@ def _make_tree(attach: Attach) -> int:
 
 def _overlay(tree: Overlay) -> int:
     """The layers are given as descriptors: a path may be longer than a string of fsconfig or hold `:` and `,`."""
-    layers = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (*tree.lowers, tree.upper, tree.work)]
+    folders = (*tree.lowers, tree.upper, tree.work)
+    layers = [os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for folder in folders]
     *lowers, upper, work = (f"/proc/self/fd/{layer}" for layer in layers)
     context = syscalls.fsopen("overlay")
     try:

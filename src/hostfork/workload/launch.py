@@ -1,0 +1,205 @@
+"""Starts the helper, hands it the plan, and knows when the command exists.
+
+The helper is an executable file of its own, spawned before anything heavy is imported; it waits at the gate. All
+signals are blocked in it from the start, so that a Ctrl-C cannot end it half way.
+"""
+
+import errno
+import fcntl
+import os
+import signal
+import sys
+from dataclasses import dataclass
+
+from hostfork.errors import Code, CommandError, HostforkError, ViewError
+from hostfork.helper.protocol import Channel, Executed, Failed, Finish, Ready, Started, Step, ViewPlan
+
+_LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
+
+
+def helper_path() -> str:
+    """The executable file that a security profile names."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return os.path.join(package, "helper", "hostfork-helper")
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The command runs. `mount_namespace` is the inode of the namespace that it started in."""
+
+    pid: int
+    start_time: int
+    mount_namespace: int
+
+
+class Helper:
+    """One helper process, from the trial of namespaces to the end of its view. Not for threads."""
+
+    def __init__(self, pid: int, channel: Channel) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.step = "fds"
+        self._ready: Ready | None = None
+        self._reaped = False
+
+    @classmethod
+    def spawn(cls) -> "Helper":
+        """Start it with an explicit environment. Raises ViewError `view.helper`."""
+        import _socket
+
+        if not sys.executable:
+            raise ViewError(Code.VIEW_HELPER, "this program does not know its Python interpreter")
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        # Never 0, 1 or 2: a caller may have closed them, and the command is to find them closed.
+        descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        theirs.close()
+        channel = Channel(fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+        ours.close()
+        path = helper_path()
+        argv = [path, sys.executable, str(sys.flags.utf8_mode), str(descriptor)]
+        environment = {name: os.environ[name] for name in _LOCALE if name in os.environ}
+        try:
+            pid = os.posix_spawn(
+                path,
+                argv,
+                environment,
+                # Onto itself: that takes the close-on-exec flag away in the child alone.
+                file_actions=[(os.POSIX_SPAWN_DUP2, descriptor, descriptor)],
+                setsigmask=range(1, signal.NSIG),
+            )
+        except OSError as error:
+            channel.close()
+            raise ViewError(
+                Code.VIEW_HELPER, f"{path} cannot be started", path=path, errno=error.errno, hint="hostfork doctor"
+            ) from error
+        finally:
+            os.close(descriptor)
+        return cls(pid, channel)
+
+    def ready(self) -> Ready:
+        """What its trial of namespaces gave. Raises ViewError `view.helper` where it died."""
+        if self._ready is None:
+            message = self.channel.receive()
+            if not isinstance(message, Ready):
+                raise self._died()
+            self._ready = message
+        return self._ready
+
+    def start(self, plan: ViewPlan, journal: int, cgroup: int | None) -> Launched:
+        """Send the plan through the gate; returns when the command exists, before it is known to have exec'd.
+
+        Raises ViewError where a step failed: the command was not started and the helper is gone.
+        """
+        self.ready()
+        try:
+            self.channel.send(plan, (journal,) if cgroup is None else (journal, cgroup))
+        except OSError as error:
+            raise self._died() from error
+        while True:
+            message = self.channel.receive()
+            if isinstance(message, Step):
+                self.step = message.name
+            elif isinstance(message, Failed):
+                self.reap()
+                raise _failure(message)
+            elif isinstance(message, Started):
+                return Launched(*message)
+            else:
+                raise self._died()
+
+    def wait_executed(self, command: str) -> None:
+        """Wait for the exec. Raises CommandError 127 or 126 where it failed; the keeper then still holds the view."""
+        message = self.channel.receive()
+        if not isinstance(message, Executed):
+            raise self._died()
+        if message.errno:
+            raise _not_executed(command, message.errno)
+
+    def finish(self) -> None:
+        """Let the keeper close the view and exit, and wait for it. No error where it is gone already."""
+        try:
+            self.channel.send(Finish())
+        except OSError:
+            pass  # it died; what it held is gone with it
+        self.reap()
+
+    def abandon(self) -> None:
+        """Close the gate: a helper without a plan exits and has started nothing."""
+        self.reap()
+
+    def reap(self) -> None:
+        """Close the channel and wait for the process."""
+        if self._reaped:
+            return
+        self._reaped = True
+        self.channel.close()
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            return  # the caller ignores SIGCHLD: the kernel reaped it
+
+    def _died(self) -> ViewError:
+        self.reap()
+        return ViewError(
+            Code.VIEW_HELPER,
+            f"the helper died in step {self.step}",
+            step=self.step,
+            path=helper_path(),
+            hint="hostfork doctor",
+        )
+
+
+_prestarted: Helper | None = None
+
+
+def prestart() -> None:
+    """Start a helper now for the run to come, while the program still imports what it needs."""
+    global _prestarted
+    _prestarted = Helper.spawn()
+
+
+def take_helper() -> Helper:
+    """The helper that was started in advance, else a fresh one."""
+    global _prestarted
+    helper, _prestarted = _prestarted, None
+    return helper or Helper.spawn()
+
+
+def abandon_prestarted() -> None:
+    """Let a helper go that no run took."""
+    global _prestarted
+    helper, _prestarted = _prestarted, None
+    if helper is not None:
+        helper.abandon()
+
+
+def _failure(failed: Failed) -> HostforkError:
+    if failed.step == "context":
+        return CommandError(
+            Code.COMMAND_CONTEXT,
+            f"{failed.path} cannot be entered in the fork",
+            step=failed.step,
+            path=failed.path,
+            errno=failed.errno,
+            details=(failed.sentence,),
+            hint="--cwd DIR names another working directory",
+        )
+    code = Code.VIEW_VERIFY if failed.step == "verify" and not failed.errno else Code.VIEW_FAILED
+    where = f" at {failed.path}" if failed.path else ""
+    return ViewError(
+        code,
+        f"the view could not be built: step {failed.step}{where}",
+        step=failed.step,
+        path=failed.path or None,
+        errno=failed.errno or None,
+        details=(failed.sentence,),
+        hint="hostfork doctor",
+    )
+
+
+def _not_executed(command: str, number: int) -> CommandError:
+    if number in (errno.ENOENT, errno.ENOTDIR):
+        return CommandError(Code.COMMAND_NOT_FOUND, f"{command} does not exist in the fork", step="exec", errno=number)
+    return CommandError(
+        Code.COMMAND_NOT_EXECUTABLE, f"{command} cannot be executed", step="exec", errno=number, path=command
+    )

@@ -1,0 +1,120 @@
+"""The owner's wait: what the command does, what signals ask for, what the time limit says.
+
+Signals come from a `SignalSource` that only the command line provides; a program that calls the API keeps its own.
+"""
+
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from hostfork.errors import Code, WorkloadError
+from hostfork.helper.protocol import Channel, Exited, Signal, Stopped
+from hostfork.workload.cgroup import own_folder
+
+_GRACE = 2.0
+"""Seconds between SIGTERM at the time limit and the end of the tree."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """One signal to hostfork. `from_kernel`: the terminal sent it to the whole group, so the command has it too."""
+
+    number: int
+    from_kernel: bool
+    sender: int
+
+
+class SignalSource(Protocol):
+    """The caller's signals while the command runs."""
+
+    def fileno(self) -> int:
+        """Readable when a signal waits."""
+
+    def take(self) -> list[Received]:
+        """The signals that wait."""
+
+    def stop_self(self, number: int) -> None:
+        """Stop this process as the command was stopped; returns when it was continued."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How the command ended: `exit` or `signal`. `timed_out`: the time limit was reached first."""
+
+    exit: int | None
+    signal: int | None
+    timed_out: bool = False
+
+
+def watch(channel: Channel, signals: SignalSource | None, timeout: float | None, group: str | None) -> Exit:
+    """Wait for the command's end. `timeout` in seconds. Raises WorkloadError `workload.keeper` if the keeper dies."""
+    limit = _Limit(timeout)
+    waiting = select.poll()
+    waiting.register(channel.fileno(), select.POLLIN)
+    if signals is not None:
+        waiting.register(signals.fileno(), select.POLLIN)
+    while True:
+        while (message := channel.next()) is not None:
+            if isinstance(message, Exited):
+                return _exit(message.status, limit.reached)
+            if isinstance(message, Stopped) and signals is not None:
+                signals.stop_self(message.signal)
+        ready = {descriptor for descriptor, _events in waiting.poll(limit.milliseconds())}
+        if signals is not None and signals.fileno() in ready:
+            for received in signals.take():
+                _pass_on(received, channel, group)
+        if channel.fileno() in ready and not channel.read():
+            raise WorkloadError(
+                Code.WORKLOAD_KEEPER,
+                "the keeper died while the command was running",
+                details=("the process tree was ended; how the command would have ended is not known",),
+            )
+        if limit.act(channel):
+            return Exit(None, signal.SIGKILL, timed_out=True)
+
+
+class _Limit:
+    """The time limit: SIGTERM when it is reached, and after a grace the end."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self.reached = False
+
+    def milliseconds(self) -> float | None:
+        return None if self._deadline is None else max(0.0, (self._deadline - time.monotonic()) * 1000 + 1)
+
+    def act(self, channel: Channel) -> bool:
+        """True where the grace is over too."""
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return False
+        if self.reached:
+            return True
+        self.reached = True
+        self._deadline = time.monotonic() + _GRACE
+        channel.send(Signal(signal.SIGTERM))
+        channel.send(Signal(signal.SIGCONT))
+        return False
+
+
+def _exit(status: int, timed_out: bool) -> Exit:
+    return Exit(None, -status, timed_out) if status < 0 else Exit(status, None, timed_out)
+
+
+def _pass_on(received: Received, channel: Channel, group: str | None) -> None:
+    """Not what the terminal sent to the whole group, and not what the fork itself sends: that would come back."""
+    if received.from_kernel and received.number != signal.SIGCONT:
+        return
+    if group is not None and received.sender and _is_in(received.sender, group):
+        return
+    channel.send(Signal(received.number))
+
+
+def _is_in(pid: int, group: str) -> bool:
+    try:
+        folder = own_folder(pid)
+    except OSError:
+        return False
+    return folder is not None and (folder == group or folder.startswith(group + os.sep))
