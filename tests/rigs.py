@@ -243,7 +243,7 @@ def _enter(cgroup: str) -> None:
 
 
 def _sweep_old(parent: str) -> None:
-    """Delete the folders of test processes that were killed: their lock is free."""
+    """Remove the folders and groups of test processes that were killed: their lock is free."""
     for name in os.listdir(parent):
         path = os.path.join(parent, name)
         if not name.startswith(FOLDER_PREFIX) or os.lstat(path).st_uid != os.geteuid():
@@ -254,6 +254,8 @@ def _sweep_old(parent: str) -> None:
             continue
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(Missing, FileNotFoundError):
+                remove_cgroup(os.path.join(own_cgroup(), name))
             remove_tree(path)
         os.close(lock)
 
