@@ -13,7 +13,7 @@ class Rule:
     `path` is absolute and normal (no `.`, `..`, `~`), symlinks not yet followed; `written` is what the user typed.
     `place` names where the rule stands: `--private` or `workspace.toml: rule[0]`. For `private`, at most one of
     `mechanism` and `guarantee` is asked for by name. `tmpfs_size`, in bytes, only for `scratch`. `optional`: a path
-    that is not there is passed over.
+    that is not there is passed over. `from_option`: typed for this run, so it wins over a policy's rule for the path.
     """
 
     access: Access
@@ -24,6 +24,7 @@ class Rule:
     guarantee: Guarantee | None = None
     tmpfs_size: int | None = None
     optional: bool = False
+    from_option: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,339 @@
+"""A policy file: TOML text to a `Policy`, every refusal with file, line and key; and back.
+
+    schema = 1
+    description = "…"
+    requires = ["independent"]
+    share-all = false
+    host-mounts-appear = true
+
+    [[rule]]
+    path = "~/proj"            # absolute or from ~; patterns (`*`, `?`, `[…]`) are expanded once, `[*]` is a plain `*`
+    access = "private"         # private, read-only, shared, scratch, hidden
+    mechanism = "reflink"      # or guarantee = "independent"; only for private
+    tmpfs-size = "512M"        # only for scratch
+    optional = true            # passed over where it does not exist
+
+    [endpoints]
+    search = "automatic"       # or "listed"
+    paths = ["$SSH_AUTH_SOCK", { path = "/run/x.sock", optional = true }]
+
+    [environment]
+    clear = false
+    set = { CI = "1" }
+
+    [process]
+    timeout = "10m"            # or seconds
+
+    [ssh]
+    config-copies = true
+
+TOML is UTF-8; a path or value of other bytes is written `{ base64 = "…" }` and taken literally.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from hostfork.errors import Code, PolicyError
+from hostfork.policy.options import parse_duration, parse_require, parse_size
+from hostfork.policy.paths import normal
+from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Rule
+from hostfork.vocabulary import Access, Guarantee, Mechanism
+
+SCHEMA = 1
+
+_TOP = {
+    "schema",
+    "description",
+    "requires",
+    "share-all",
+    "host-mounts-appear",
+    "rule",
+    "endpoints",
+    "environment",
+    "process",
+    "ssh",
+}
+_RULE = {"path", "access", "mechanism", "guarantee", "tmpfs-size", "optional"}
+
+Key = tuple[str | int, ...]
+Word = TypeVar("Word", bound=Enum)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file with what is needed to name a place in it and to expand its paths."""
+
+    file: str
+    text: str
+    home: str
+
+    def place(self, key: Key) -> str:
+        """`FILE:LINE: rule[0].access`, without the line where it cannot be found."""
+        from hostfork.policy.lines import line_of
+
+        line = line_of(self.text, key)
+        return f"{self.file}{'' if line is None else f':{line}'}: {name_of(key)}"
+
+    def error(self, code: Code, message: str, key: Key, hint: str | None = None) -> PolicyError:
+        return PolicyError(code, message, place=self.place(key), hint=hint)
+
+    def known(self, table: Mapping[str, Any], names: set[str], key: Key) -> None:
+        """Refuse a key that is not one of `names`."""
+        for name in table:
+            if name not in names:
+                raise self.error(
+                    Code.POLICY_UNKNOWN_KEY,
+                    f"{name_of((*key, name))} is no key of a policy",
+                    (*key, name),
+                    f"known here: {', '.join(sorted(names))}",
+                )
+
+    def get(self, table: Mapping[str, Any], name: str, kind: type[Value], default: Value, key: Key = ()) -> Value:
+        """The value of that name, exactly of that type."""
+        value = table.get(name, default)
+        if type(value) is not kind:
+            raise self.wrong(f"{_TYPES[kind]}", value, (*key, name))
+        return value
+
+    def wrong(self, wanted: str, value: object, key: Key) -> PolicyError:
+        found = "missing" if value is None else f"{_TYPES.get(type(value), 'a date or time')}"
+        return self.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} must be {wanted}: it is {found}", key)
+
+    def word(self, value: object, words: type[Word], key: Key) -> Word:
+        """The member of an enum that has this value."""
+        for word in words:
+            if word.value == value:
+                return word
+        known = ", ".join(str(word.value) for word in words)
+        raise self.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} cannot be {value!r}", key, f"one of: {known}")
+
+    def plain(self, value: object, key: Key) -> tuple[str, bool]:
+        """A string, or the bytes of `{ base64 = "…" }` and True."""
+        if isinstance(value, str):
+            return value, False
+        if isinstance(value, dict) and set(value) == {"base64"} and isinstance(value["base64"], str):
+            import base64
+
+            try:
+                return os.fsdecode(base64.b64decode(value["base64"], validate=True)), True
+            except ValueError:
+                raise self.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} is not base64", key)
+        raise self.wrong("a string", value, key)
+
+
+_TYPES: dict[type, str] = {
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
+}
+
+
+def name_of(key: Key) -> str:
+    """`rule[0].access`."""
+    text = ""
+    for part in key:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def parse(text: str, file: str, name: str, home: str) -> Policy:
+    """The policy of a file's text. Raises PolicyError with the place."""
+    table = _toml(text, file)
+    document = Document(file, text, home)
+    document.known(table, _TOP, ())
+    schema = document.get(table, "schema", int, 0)
+    if schema != SCHEMA:
+        found = "has no schema number" if schema == 0 else f"is of schema {schema}"
+        raise document.error(
+            Code.POLICY_BAD_VALUE, f"{file} {found}", ("schema",), f"this hostfork reads schema = {SCHEMA}"
+        )
+    endpoints, search = _endpoints(document, document.get(table, "endpoints", dict, {}))
+    process = document.get(table, "process", dict, {})
+    document.known(process, {"timeout"}, ("process",))
+    ssh = document.get(table, "ssh", dict, {})
+    document.known(ssh, {"config-copies"}, ("ssh",))
+    requires = document.get(table, "requires", list, [])
+    return Policy(
+        name=name,
+        description=document.get(table, "description", str, ""),
+        rules=_rules(document, document.get(table, "rule", list, [])),
+        endpoints=endpoints,
+        endpoint_search=search,
+        requires=tuple(parse_require(word, document.place(("requires", at))) for at, word in enumerate(requires)),
+        environment=_environment(document, document.get(table, "environment", dict, {})),
+        share_all=document.get(table, "share-all", bool, False),
+        host_mounts_appear=document.get(table, "host-mounts-appear", bool, True),
+        ssh_config_copies=document.get(ssh, "config-copies", bool, True, ("ssh",)),
+        timeout=_timeout(document, process.get("timeout")),
+    )
+
+
+def _toml(text: str, file: str) -> dict[str, Any]:
+    header = _header(text)
+    if header is not None:
+        return header
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        # the line stands only in the parser's words: `… (at line 3, column 5)`
+        words = str(error)
+        where = words.rpartition("(at line ")[2].split(",")[0]
+        place = f"{file}:{where}" if where.isdigit() else file
+        raise PolicyError(Code.POLICY_SYNTAX, f"{file} is not valid TOML", place=place, details=(words,)) from error
+
+
+def _header(text: str) -> dict[str, Any] | None:
+    """The table of a text that holds only `schema` and `description` in their plainest form; None for any other.
+
+    The default policy is such a text: reading it so saves the TOML parser's import in every run.
+    """
+    table: dict[str, Any] = {}
+    for line in text.split("\n"):
+        if not line or (line.startswith("# ") and line.isprintable()):
+            continue
+        name, mark, value = line.partition(" = ")
+        if name == "schema" and value.isascii() and value.isdigit() and value[0] != "0" and name not in table:
+            table[name] = int(value)
+        elif name == "description" and mark and _plain_string(value) and name not in table:
+            table[name] = value[1:-1]
+        else:
+            return None
+    return table
+
+
+def _plain_string(value: str) -> bool:
+    inner = value[1:-1]
+    return value[:1] == value[-1:] == '"' and len(value) > 2 and not {'"', "\\"} & set(inner) and inner.isprintable()
+
+
+def _rules(document: Document, tables: list[Any]) -> tuple[Rule, ...]:
+    rules: list[Rule] = []
+    for at, table in enumerate(tables):
+        key: Key = ("rule", at)
+        if not isinstance(table, dict):
+            raise document.wrong("a table", table, key)
+        rules.extend(_rule(document, table, key))
+    return tuple(rules)
+
+
+def _rule(document: Document, table: dict[str, Any], key: Key) -> list[Rule]:
+    document.known(table, _RULE, key)
+    for name in ("path", "access"):
+        if name not in table:
+            raise document.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} has no {name}", key)
+    access = document.word(table["access"], Access, (*key, "access"))
+    for name, only in (("mechanism", Access.PRIVATE), ("guarantee", Access.PRIVATE), ("tmpfs-size", Access.SCRATCH)):
+        if name in table and access is not only:
+            raise document.error(Code.POLICY_BAD_VALUE, f"{name} is only for {only.value} rules", (*key, name))
+    if "mechanism" in table and "guarantee" in table:
+        hint = "a mechanism brings its own guarantee: keep one of the two"
+        raise document.error(Code.POLICY_CONFLICT, "a rule names a mechanism or a guarantee, not both", key, hint)
+    optional = document.get(table, "optional", bool, False, key)
+    written, _ = document.plain(table["path"], (*key, "path"))
+    mechanism = document.word(table["mechanism"], Mechanism, (*key, "mechanism")) if "mechanism" in table else None
+    guarantee = document.word(table["guarantee"], Guarantee, (*key, "guarantee")) if "guarantee" in table else None
+    size = _size(document, table["tmpfs-size"], (*key, "tmpfs-size")) if "tmpfs-size" in table else None
+    place = f"{document.file}: {name_of(key)}"
+    return [
+        Rule(access, path, written, place, mechanism, guarantee, size, optional)
+        for path in _paths(document, table["path"], (*key, "path"), optional)
+    ]
+
+
+def _size(document: Document, value: object, key: Key) -> int:
+    if type(value) is int and value > 0:
+        return value
+    if isinstance(value, str):
+        return parse_size(value, document.place(key))
+    raise document.wrong("a size such as 512M", value, key)
+
+
+def _timeout(document: Document, value: object) -> float | None:
+    key: Key = ("process", "timeout")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return parse_duration(value, document.place(key))
+    if type(value) in (int, float) and 0 < float(str(value)) < float("inf"):
+        return float(str(value))
+    raise document.wrong("a time above zero, such as 10m", value, key)
+
+
+def _paths(document: Document, value: object, key: Key, optional: bool) -> list[str]:
+    """The paths that a rule's `path` means: patterns are expanded here, once."""
+    written, literal = document.plain(value, key)
+    if written.startswith("$"):
+        hint = "write the path; variables are expanded only at the start of an endpoint"
+        raise document.error(Code.POLICY_BAD_PATH, f"{written} begins with a variable", key, hint)
+    path = normal(written, base=None, home=document.home, place=document.place(key))
+    if literal or not any(mark in path for mark in "*?["):
+        return [path]
+    return _expand(document, path, written, key, optional)
+
+
+def _expand(document: Document, pattern: str, written: str, key: Key, optional: bool) -> list[str]:
+    import glob
+    import re
+
+    name = re.sub(r"\[([*?[])\]", r"\1", pattern)
+    if glob.escape(name) == pattern:
+        return [name]
+    if "**" in pattern:
+        raise document.error(Code.POLICY_BAD_PATH, f"{written} would walk whole trees", key, "use `*` for one level")
+    found = sorted(glob.glob(pattern), key=os.fsencode)
+    if not found and not optional:
+        hint = "add optional = true; a `[` that belongs to a name is written `[[]`"
+        raise document.error(Code.POLICY_BAD_PATH, f"{written} matches nothing", key, hint)
+    return found
+
+
+def _endpoints(document: Document, table: dict[str, Any]) -> tuple[tuple[EndpointRule, ...], EndpointSearch]:
+    document.known(table, {"search", "paths"}, ("endpoints",))
+    search = document.word(table.get("search", "automatic"), EndpointSearch, ("endpoints", "search"))
+    items = document.get(table, "paths", list, [], ("endpoints",))
+    rules = (_endpoint(document, item, ("endpoints", "paths", at)) for at, item in enumerate(items))
+    return tuple(rule for rule in rules if rule is not None), search
+
+
+def _endpoint(document: Document, item: Any, key: Key) -> EndpointRule | None:
+    optional = False
+    if isinstance(item, dict) and "base64" not in item:
+        document.known(item, {"path", "optional"}, key)
+        optional = document.get(item, "optional", bool, False, key)
+        item = item.get("path")
+    written, literal = document.plain(item, key)
+    path = written
+    if written.startswith("$") and not literal:
+        name, slash, rest = written[1:].partition("/")
+        value = os.environ.get(name, "")
+        if not value and optional:
+            return None
+        if not value:
+            raise document.error(
+                Code.POLICY_BAD_PATH, f"{written}: {name or '$'} is not set", key, "or optional = true"
+            )
+        path = value + slash + rest
+    path = normal(path, base=None, home=document.home, place=document.place(key))
+    return EndpointRule(path, written, f"{document.file}: {name_of(key)}", optional)
+
+
+def _environment(document: Document, table: dict[str, Any]) -> Environment:
+    document.known(table, {"clear", "set"}, ("environment",))
+    values = document.get(table, "set", dict, {}, ("environment",))
+    variables = []
+    for name, value in values.items():
+        key: Key = ("environment", "set", name)
+        text, _ = document.plain(value, key)
+        if not name or "=" in name or "\0" in name + text:
+            raise document.error(Code.POLICY_BAD_VALUE, f"{name!r} is no variable of an environment", key)
+        variables.append((name, text))
+    return Environment(document.get(table, "clear", bool, False, ("environment",)), tuple(variables))

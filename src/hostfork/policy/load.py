@@ -1,0 +1,235 @@
+"""From a policy's name and the options of one run to one `Policy`; and the shipped policies, to list and to show.
+
+A name is a shipped one, or a file if it holds a `/` or ends in `.toml`. Options are added to the policy's rules; for
+the same path the option wins. Two different rules for one path from one origin contradict each other.
+"""
+
+import os
+from dataclasses import dataclass, replace
+
+from hostfork.errors import Code, PolicyError
+from hostfork.policy.document import parse
+from hostfork.policy.options import option_endpoints, option_rules, parse_require
+from hostfork.policy.paths import normal
+from hostfork.policy.rules import EndpointRule, Environment, Policy, Rule, RuleOptions
+from hostfork.vocabulary import Access
+
+
+@dataclass(frozen=True)
+class Description:
+    """A policy as `policy list` and `policy show` print it: its file's text, comments too."""
+
+    name: str
+    description: str
+    file: str
+    text: str
+
+
+def load(name: str, options: RuleOptions, cwd: str, home: str) -> Policy:
+    """The policy of that name with the options added. Nothing of the host is judged yet but what patterns match.
+
+    Relative paths in options, and a relative policy file, start from `cwd`. Raises PolicyError: `policy.not-found`,
+    `.syntax`, `.unknown-key`, `.bad-value`, `.bad-path`, `.conflict`, `.nothing-private`.
+    """
+    policy = combine(read(name, cwd, home), options, cwd, home)
+    demand_rules(policy)
+    return policy
+
+
+def read(name: str, cwd: str, home: str) -> Policy:
+    """The policy as its file says it, without options; it may have no rule at all. Raises PolicyError as `load`."""
+    file = _file(name, cwd, home)
+    policy = parse(_text(name, file), name if "/" in name else os.path.basename(file), name, home)
+    _contradictions(policy.rules)
+    return policy
+
+
+def shipped() -> tuple[str, ...]:
+    """The names of the policies that come with hostfork."""
+    names = (name[: -len(".toml")] for name in os.listdir(_folder()) if name.endswith(".toml"))
+    return tuple(sorted(names))
+
+
+def describe(name: str, cwd: str = "/", home: str = "/") -> Description:
+    """A policy's file as it stands, its syntax and values checked. Raises PolicyError as `load`."""
+    file = _file(name, cwd, home)
+    return Description(name, read(name, cwd, home).description, file, _text(name, file))
+
+
+def combine(policy: Policy, options: RuleOptions, cwd: str, home: str) -> Policy:
+    """The policy with the options of one run. Raises PolicyError if two options contradict each other."""
+    rules = option_rules(options, cwd, home)
+    _contradictions(rules)
+    named = {rule.path for rule in rules}
+    return replace(
+        policy,
+        rules=tuple(rule for rule in policy.rules if rule.path not in named) + rules,
+        endpoints=_once(policy.endpoints + option_endpoints(options, cwd, home)),
+        requires=tuple(
+            dict.fromkeys((*policy.requires, *(parse_require(word, "--require") for word in options.require)))
+        ),
+        environment=Environment(
+            policy.environment.clear or options.environment.clear,
+            policy.environment.variables + options.environment.variables,
+        ),
+        share_all=policy.share_all or options.share_all,
+        timeout=policy.timeout if options.timeout is None else options.timeout,
+    )
+
+
+def demand_rules(policy: Policy) -> None:
+    """Refuse a policy in which the command has nothing of its own, unless that is meant (`share_all`)."""
+    if policy.share_all or any(rule.access is not Access.SHARED for rule in policy.rules):
+        return
+    raise PolicyError(
+        Code.POLICY_NOTHING_PRIVATE,
+        "no path is private, read-only, scratch or hidden: the command would work on the host as without hostfork",
+        hint="--private . gives it its own copy of the working directory; --share-all means it",
+    )
+
+
+def dump(policy: Policy) -> str:
+    """The policy as TOML that reads back as the same rules and switches: everything resolved, nothing left to expand.
+
+    Raises PolicyError (`policy.bad-value`) never: bytes that TOML cannot hold are written as base64.
+    """
+    import tomli_w
+
+    from hostfork.policy.document import SCHEMA
+
+    table: dict[str, object] = {"schema": SCHEMA, "description": policy.description}
+    table["requires"] = [word.value for word in policy.requires]
+    table["share-all"] = policy.share_all
+    table["host-mounts-appear"] = policy.host_mounts_appear
+    table["endpoints"] = {
+        "search": policy.endpoint_search.value,
+        "paths": [_dump_endpoint(endpoint) for endpoint in policy.endpoints],
+    }
+    variables = dict(policy.environment.variables)
+    table["environment"] = {
+        "clear": policy.environment.clear,
+        "set": {name: _dump_text(value) for name, value in variables.items()},
+    }
+    table["process"] = {} if policy.timeout is None else {"timeout": policy.timeout}
+    table["ssh"] = {"config-copies": policy.ssh_config_copies}
+    if policy.rules:
+        table["rule"] = [_dump_rule(rule) for rule in policy.rules]
+    return tomli_w.dumps(table)
+
+
+def _dump_rule(rule: Rule) -> dict[str, object]:
+    table: dict[str, object] = {"path": _dump_pattern(rule.path), "access": rule.access.value}
+    if rule.mechanism is not None:
+        table["mechanism"] = rule.mechanism.value
+    if rule.guarantee is not None:
+        table["guarantee"] = rule.guarantee.value
+    if rule.tmpfs_size is not None:
+        from hostfork.policy.options import format_size
+
+        table["tmpfs-size"] = format_size(rule.tmpfs_size)
+    if rule.optional:
+        table["optional"] = True
+    return table
+
+
+def _dump_endpoint(endpoint: EndpointRule) -> object:
+    path = _dump_text(endpoint.path)
+    return {"path": path, "optional": True} if endpoint.optional else path
+
+
+def _dump_pattern(path: str) -> object:
+    import glob
+
+    text = _dump_text(path)
+    return glob.escape(text) if isinstance(text, str) else text
+
+
+def _dump_text(text: str) -> object:
+    """Plain where TOML can hold it, else `{ base64 = "…" }`."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        import base64
+
+        return {"base64": base64.b64encode(os.fsencode(text)).decode("ascii")}
+    return text
+
+
+def _file(name: str, cwd: str, home: str) -> str:
+    if "/" in name or name.endswith(".toml"):
+        return normal(name, base=cwd, home=home, place="--policy")
+    return os.path.join(_folder(), name + ".toml")
+
+
+def _folder() -> str:
+    """The shipped policies: inside the package in a wheel, beside `src` in an editable install."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    inside = os.path.join(package, "policies")
+    return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(os.path.dirname(package)), "policies")
+
+
+def _text(name: str, file: str) -> str:
+    try:
+        with open(file, "rb") as stream:
+            return stream.read().decode("utf-8")
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            message = f"{name} is not UTF-8 text, which TOML must be"
+            raise PolicyError(Code.POLICY_SYNTAX, message, path=file, place="--policy") from error
+        message = f"there is no policy {name}"
+        number = error.errno if isinstance(error, OSError) else None
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            message = f"the policy file {name} cannot be read"
+        hint = f"shipped: {', '.join(shipped())}; a file's name holds a `/` or ends in .toml"
+        raise PolicyError(
+            Code.POLICY_NOT_FOUND, message, path=file, place="--policy", errno=number, hint=hint
+        ) from error
+
+
+def _contradictions(rules: tuple[Rule, ...]) -> None:
+    seen: dict[str, Rule] = {}
+    for rule in rules:
+        other = seen.setdefault(rule.path, rule)
+        if not same_effect(rule, other):
+            raise conflict(other, rule, rule.path)
+
+
+def same_effect(one: Rule, other: Rule) -> bool:
+    """Whether two rules ask for the same, whatever their paths."""
+    return (one.access, one.mechanism, one.guarantee, one.tmpfs_size) == (
+        other.access,
+        other.mechanism,
+        other.guarantee,
+        other.tmpfs_size,
+    )
+
+
+def conflict(first: Rule, second: Rule, path: str) -> PolicyError:
+    """The error of two rules that contradict each other about one path."""
+    words = (f"{rule.place} says {asked(rule)} for {rule.written}" for rule in (first, second))
+    return PolicyError(
+        Code.POLICY_CONFLICT,
+        f"two rules contradict each other about {path}",
+        path=path,
+        place=second.place,
+        details=tuple(words),
+        hint="keep one of them",
+    )
+
+
+def asked(rule: Rule) -> str:
+    """A rule in a few words: `private (reflink)`."""
+    word = rule.mechanism or rule.guarantee
+    if rule.tmpfs_size is not None:
+        return f"{rule.access.value} (tmpfs)"
+    return rule.access.value if word is None else f"{rule.access.value} ({word.value})"
+
+
+def _once(endpoints: tuple[EndpointRule, ...]) -> tuple[EndpointRule, ...]:
+    """One endpoint a path; it must be there if one of its rules says so."""
+    found: dict[str, EndpointRule] = {}
+    for endpoint in endpoints:
+        known = found.get(endpoint.path)
+        if known is None or (known.optional and not endpoint.optional):
+            found[endpoint.path] = endpoint
+    return tuple(found.values())
