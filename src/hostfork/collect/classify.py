@@ -1,0 +1,95 @@
+"""Who usually makes such a change, which ignored folder it lies in, and whether the host runs the file by itself."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fnmatch import translate
+from functools import cache
+from re import Pattern, compile, escape
+
+from hostfork.collect import names
+from hostfork.collect.difference import joined, relative_to
+from hostfork.collect.ignores import Final, Ignores
+from hostfork.collect.manifest import Change
+from hostfork.collect.reader import TreeReader, read_small
+from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
+
+
+def classify(changes: Iterable[Change], at: str, final: Final) -> tuple[Change, ...]:
+    """The changes of the private path `at`, each with class, ignored folder and whether it is active."""
+    ignores = Ignores(final)
+    return tuple(_classified(change, at, ignores) for change in changes)
+
+
+def _classified(change: Change, at: str, ignores: Ignores) -> Change:
+    relative = relative_to(at, change.path)
+    folder = change.kind is EntryKind.FOLDER
+    parent = relative.rpartition("/")[0]
+    ignored = ignores.folder(relative if folder else parent)
+    class_ = _named_class(relative, folder, change.kind)
+    if class_ is None:
+        lost = ignored is not None or (bool(relative) and not folder and ignores.file(relative))
+        class_ = ChangeClass.GENERATED if lost else ChangeClass.SOURCE
+    active = not folder and change.change is not ChangeKind.DELETED and is_active(change.path)
+    if class_ is ChangeClass.SOURCE and ignored is None and not active:
+        return change
+    return replace(change, class_=class_, active=active, ignored_by=None if ignored is None else joined(at, ignored))
+
+
+def _named_class(relative: str, folder: bool, kind: EntryKind) -> ChangeClass | None:
+    """What the known names say, the outermost folder first."""
+    if kind is EntryKind.SOCKET:
+        return ChangeClass.RUNTIME
+    *folders, name = relative.split("/")
+    if folder:
+        folders.append(name)
+    elif _files(names.RUNTIME_FILES).match(name) and name not in names.SOURCE_FILES:
+        return ChangeClass.RUNTIME
+    known = _folders()
+    for part in folders:
+        if part in known:
+            return known[part]
+    if name in names.SOURCE_FILES:
+        return None
+    return ChangeClass.GENERATED if _files(names.GENERATED_FILES).match(name) else None
+
+
+def is_active(path: str) -> bool:
+    """Whether the host may run or obey a file with this path by itself."""
+    if path.startswith("/") and "/.git/hooks/" in path and path.endswith(".sample"):
+        return False
+    return _active().search(path) is not None
+
+
+@cache
+def _folders() -> dict[str, ChangeClass]:
+    known = dict.fromkeys(names.GENERATED_FOLDERS, ChangeClass.GENERATED)
+    return known | dict.fromkeys(names.DEPENDENCY_FOLDERS, ChangeClass.DEPENDENCY)
+
+
+@cache
+def _files(patterns: tuple[str, ...]) -> Pattern[str]:
+    return compile("|".join(translate(pattern) for pattern in patterns))
+
+
+@cache
+def _active() -> Pattern[str]:
+    ends = "|".join("/".join(_part(part) for part in pattern.split("/")) for pattern in names.ACTIVE_FILES)
+    return compile(rf"(?s)(?:^|/)(?:{ends})\Z")
+
+
+def _part(part: str) -> str:
+    return ".+" if part == "**" else "[^/]*".join(escape(piece) for piece in part.split("*"))
+
+
+class TreeFinal:
+    """The final content where all of it lies in one tree."""
+
+    def __init__(self, reader: TreeReader) -> None:
+        self._reader = reader
+
+    def read(self, relative: str) -> bytes | None:
+        place = self._reader.place(relative)
+        return None if place is None else read_small(place, ours=True)
+
+    def exists(self, relative: str) -> bool:
+        return self._reader.place(relative) is not None

@@ -1,0 +1,33 @@
+"""Which kind of filesystem a path lies on, from the kernel's own list of mounts."""
+
+import os
+
+
+def filesystem_type(path: str) -> str:
+    """The type, such as `ext4` or `fuse.sshfs`; "" where the mount is in no list of this process."""
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        mount = _mount_id(handle)
+        device = os.fstat(handle).st_dev
+    finally:
+        os.close(handle)
+    numbers = f"{os.major(device)}:{os.minor(device)}"
+    by_device = ""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+        for line in mounts:
+            fields, _, rest = line.partition(" - ")
+            number, _, of_device = fields.split(" ", 3)[:3]
+            if number == mount:
+                return rest.split(" ", 1)[0]
+            # A detached tree is in no list, but another mount of the same filesystem usually is.
+            if of_device == numbers:
+                by_device = rest.split(" ", 1)[0]
+    return by_device
+
+
+def _mount_id(handle: int) -> str:
+    with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("mnt_id:"):
+                return line.split()[1]
+    return ""

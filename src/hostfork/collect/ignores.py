@@ -1,0 +1,104 @@
+"""Which paths the project's own ignore files name, with git's rules.
+
+`.gitignore` and `.ignore` at every level and `.git/info/exclude`, as they are in the final content. A deeper file
+outranks a shallower one, the last matching line wins, nothing can be taken back below an ignored folder, and a nested
+repository starts afresh. That git does not ignore what it tracks is not known here: the index is not read.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from hostfork.collect.difference import below
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+IGNORE_FILES = (".gitignore", ".ignore", ".git/info/exclude")
+_IN_ORDER = (".git/info/exclude", ".gitignore", ".ignore")
+
+
+class Final(Protocol):
+    """The final visible content of a private path."""
+
+    def read(self, relative: str) -> bytes | None:
+        """The content of a small regular file, else None."""
+
+    def exists(self, relative: str) -> bool:
+        """Whether there is an entry at that path."""
+
+
+class Ignores:
+    """Answers for one private path; folders are looked at once."""
+
+    def __init__(self, final: Final) -> None:
+        self._final = final
+        self._levels: dict[str, tuple[tuple[str, GitIgnoreSpec], ...]] = {}
+        self._folders: dict[str, str | None] = {"": None}
+
+    def folder(self, relative: str) -> str | None:
+        """The outermost ignored folder that is or holds the folder `relative`, or None."""
+        if relative not in self._folders:
+            parent, _, name = relative.rpartition("/")
+            outer = self.folder(parent)
+            if outer is None and name != ".git" and not _in_git(parent) and self._matches(relative + "/", parent):
+                outer = relative
+            self._folders[relative] = outer
+        return self._folders[relative]
+
+    def file(self, relative: str) -> bool:
+        """Whether a path that is no folder, in no ignored folder, is ignored itself."""
+        parent, _, name = relative.rpartition("/")
+        return name != ".git" and not _in_git(parent) and self._matches(relative, parent)
+
+    def _matches(self, relative: str, parent: str) -> bool:
+        for folder, spec in self._level(parent):
+            answer = spec.check_file(relative[len(folder) + 1 :] if folder else relative).include
+            if answer is not None:
+                return answer
+        return False
+
+    def _level(self, folder: str) -> tuple[tuple[str, "GitIgnoreSpec"], ...]:
+        """The rules that hold in a folder, the deepest first."""
+        if folder not in self._levels:
+            own = self._own(folder)
+            outer: tuple[tuple[str, GitIgnoreSpec], ...] = ()
+            if folder and not self._final.exists(below(folder, ".git")):
+                outer = self._level(folder.rpartition("/")[0])
+            self._levels[folder] = (((folder, own),) if own is not None else ()) + outer
+        return self._levels[folder]
+
+    def _own(self, folder: str) -> "GitIgnoreSpec | None":
+        lines: list[str] = []
+        for name in _IN_ORDER:
+            content = self._final.read(below(folder, name))
+            if content:
+                lines += content.decode("utf-8", "surrogateescape").splitlines()
+        if not lines:
+            return None
+        from pathspec import GitIgnoreSpec
+
+        return GitIgnoreSpec.from_lines(_valid(lines))
+
+
+def _valid(lines: list[str]) -> list[str]:
+    """Without the lines that git would ignore as malformed and pathspec refuses."""
+    from pathspec import GitIgnoreSpec
+
+    try:
+        GitIgnoreSpec.from_lines(lines)
+        return lines
+    except ValueError:
+        return [line for line in lines if _compiles(line)]
+
+
+def _compiles(line: str) -> bool:
+    from pathspec import GitIgnoreSpec
+
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except ValueError:
+        return False
+    return True
+
+
+def _in_git(folder: str) -> bool:
+    return folder == ".git" or folder.startswith(".git/") or "/.git/" in folder + "/"

@@ -1,0 +1,226 @@
+"""Changes read from the upper folder of an overlay that was mounted with `userxattr`: the time of the changes alone.
+
+The upper folder holds what was written, copied-up entries that may be equal, and overlayfs's marks: a deleted name is
+a 0:0 character device, or, in a folder marked `user.overlay.opaque=x`, an empty file with `user.overlay.whiteout`;
+a folder marked `user.overlay.opaque=y` hides everything that the base has in it (Documentation/filesystems/
+overlayfs.rst). The base is read in the host's folder, beside each folder of the upper one.
+"""
+
+import os
+import stat
+from contextlib import ExitStack
+
+from hostfork.collect.difference import below, between, created, deleted, joined
+from hostfork.collect.manifest import Change
+from hostfork.collect.reader import TreeReader, read_small
+from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, facts, opened_folder, same_content
+from hostfork.errors import Code, CollectError
+from hostfork.vocabulary import EntryKind
+
+_OPAQUE = "user.overlay.opaque"
+_WHITEOUT = "user.overlay.whiteout"
+_REDIRECTS = ("user.overlay.redirect", "user.overlay.metacopy")
+
+
+class LayerScan:
+    """One scan. `changes` fills up while `folder` runs."""
+
+    def __init__(self, at: str, omit: tuple[str, ...]) -> None:
+        self.changes: list[Change] = []
+        self._at = at
+        self._omit = frozenset(omit)
+
+    def root(self, upper: Place, base: Place) -> None:
+        """Scan a whole upper folder against its base."""
+        self._pair("", upper, base, facts(upper, upper.stat()), facts(base, base.stat()), hidden=False, depth=0)
+
+    def _pair(
+        self, relative: str, upper: Place, base: Place, after: Facts, before: Facts, hidden: bool, depth: int
+    ) -> None:
+        """One name that both have."""
+        path = joined(self._at, relative)
+        same, unreadable = _same_file(upper, base, after, before)
+        fields = () if after.kind is not before.kind else attribute_fields(attributes(base), attributes(upper))
+        change = between(path, before, after, same, fields, base_gone=unreadable)
+        if change is not None:
+            self.changes.append(change)
+        if after.kind is EntryKind.FOLDER:
+            self._folder(relative, upper, base if before.kind is EntryKind.FOLDER else None, hidden, depth + 1)
+        elif before.kind is EntryKind.FOLDER:
+            self._gone_below(relative, base, depth + 1)
+
+    def _folder(self, relative: str, upper: Place, base: Place | None, hidden: bool, depth: int) -> None:
+        """What is in a folder of the upper layer. `hidden`: nothing of the base shows through here."""
+        with ExitStack() as stack:
+            upper_folder = stack.enter_context(opened_folder(upper, depth, ours=True))
+            opaque = self._opaque(upper_folder, relative)
+            hidden = hidden or opaque == b"y"
+            base_names = stack.enter_context(_base_names(base, depth)) if base is not None else _BaseNames(-1)
+            seen = set()
+            for name in os.listdir(upper_folder):
+                inner = below(relative, name)
+                if inner in self._omit:
+                    continue
+                seen.add(name)
+                self._name(inner, Place(upper_folder, name), base_names.place(name), opaque, hidden, depth)
+            if hidden:
+                for name in base_names.all():
+                    if name not in seen:
+                        self._gone(below(relative, name), Place(base_names.folder, name), depth)
+
+    def _name(
+        self, relative: str, upper: Place, base: Place | None, opaque: bytes | None, hidden: bool, depth: int
+    ) -> None:
+        found = upper.stat()
+        if _is_whiteout(upper, found, opaque):
+            if base is not None:
+                self._gone(relative, base, depth)
+            return
+        after = facts(upper, found)
+        if base is not None:
+            self._pair(relative, upper, base, after, facts(base, base.stat()), hidden, depth)
+            return
+        self.changes.append(created(joined(self._at, relative), after))
+        if after.kind is EntryKind.FOLDER:
+            self._folder(relative, upper, None, hidden, depth + 1)
+
+    def _gone(self, relative: str, base: Place, depth: int) -> None:
+        """A name of the base that is not visible any more, with everything in it."""
+        if relative in self._omit:
+            return
+        try:
+            before = facts(base, base.stat())
+        except FileNotFoundError:
+            return  # deleted on the host too
+        self.changes.append(deleted(joined(self._at, relative), before))
+        if before.kind is EntryKind.FOLDER:
+            self._gone_below(relative, base, depth + 1)
+
+    def _gone_below(self, relative: str, base: Place, depth: int) -> None:
+        with _base_names(base, depth) as names:
+            for name in names.all():
+                self._gone(below(relative, name), Place(names.folder, name), depth)
+
+    def _opaque(self, folder: int, relative: str) -> bytes | None:
+        names = os.listxattr(folder)
+        for mark in _REDIRECTS:
+            if mark in names:
+                raise CollectError(
+                    Code.COLLECT_FAILED,
+                    f"{joined(self._at, relative)} was written by an overlay with other options: it carries {mark}",
+                    step="scan",
+                    path=joined(self._at, relative),
+                )
+        return os.getxattr(folder, _OPAQUE) if _OPAQUE in names else None
+
+
+class _BaseNames:
+    """An open folder of the base, or none."""
+
+    def __init__(self, folder: int) -> None:
+        self.folder = folder
+
+    def place(self, name: str) -> Place | None:
+        if self.folder < 0:
+            return None
+        place = Place(self.folder, name)
+        try:
+            place.stat()
+        except (FileNotFoundError, PermissionError):
+            return None
+        return place
+
+    def all(self) -> list[str]:
+        return os.listdir(self.folder) if self.folder >= 0 else []
+
+    def __enter__(self) -> "_BaseNames":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.folder >= 0:
+            os.close(self.folder)
+
+
+def _base_names(base: Place, depth: int) -> _BaseNames:
+    """The base's folder; none if this user may not read it (then nothing in it was visible) or it has just gone."""
+    stack = ExitStack()
+    try:
+        folder = stack.enter_context(opened_folder(base, depth))
+    except (PermissionError, FileNotFoundError, NotADirectoryError):
+        return _BaseNames(-1)
+    with stack:
+        return _BaseNames(os.dup(folder))
+
+
+def _is_whiteout(place: Place, found: os.stat_result, opaque: bytes | None) -> bool:
+    if stat.S_ISCHR(found.st_mode):
+        return found.st_rdev == 0
+    if opaque != b"x" or not stat.S_ISREG(found.st_mode) or found.st_size:
+        return False
+    return _WHITEOUT in os.listxattr(place.path(), follow_symlinks=False)
+
+
+def _same_file(upper: Place, base: Place, after: Facts, before: Facts) -> tuple[bool, bool]:
+    """Whether two files hold the same bytes, and whether the base's could not be read."""
+    if after.kind is not EntryKind.FILE or before.kind is not EntryKind.FILE or after.size != before.size:
+        return False, False
+    try:
+        return same_content(upper, base, ours=True), False
+    except PermissionError:
+        return False, True
+
+
+class LayerFinal:
+    """The final content of an overlay, seen from outside: the upper folder, and what shows through from the base."""
+
+    def __init__(self, upper: str, base: str) -> None:
+        self._upper = TreeReader(upper, ours=True)
+        self._base = TreeReader(base)
+        self._hidden: dict[str, bool] = {}
+
+    def read(self, relative: str) -> bytes | None:
+        found = self._find(relative)
+        return None if found is None else read_small(found[0], ours=found[1])
+
+    def exists(self, relative: str) -> bool:
+        return self._find(relative) is not None
+
+    def _find(self, relative: str) -> tuple[Place, bool] | None:
+        """The visible entry, and whether it lies in the upper folder."""
+        upper = self._upper.place(relative)
+        folder = relative.rpartition("/")[0]
+        if upper is not None:
+            opaque = _mark(self._upper.place(folder))
+            upper = self._upper.place(relative)
+            if upper is None or _is_whiteout(upper, upper.stat(), opaque):
+                return None
+            return upper, True
+        if self._hides(folder):
+            return None
+        base = self._base.place(relative)
+        return None if base is None else (base, False)
+
+    def _hides(self, folder: str) -> bool:
+        """Whether the base's entries in this folder are covered: an opaque folder, a whiteout, or another kind."""
+        if folder not in self._hidden:
+            hidden = bool(folder) and self._hides(folder.rpartition("/")[0])
+            place = None if hidden else self._upper.place(folder)
+            if place is not None:
+                hidden = not stat.S_ISDIR(place.stat().st_mode) or _mark(place) == b"y"
+            self._hidden[folder] = hidden
+        return self._hidden[folder]
+
+    def __enter__(self) -> "LayerFinal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._upper.close()
+        self._base.close()
+
+
+def _mark(folder: Place | None) -> bytes | None:
+    if folder is None:
+        return None
+    path, follow = folder.path(), not folder.name
+    marked = _OPAQUE in os.listxattr(path, follow_symlinks=follow)
+    return os.getxattr(path, _OPAQUE, follow_symlinks=follow) if marked else None

@@ -1,0 +1,108 @@
+"""Looking up paths in a tree, component by component through open folders, never through a symlink."""
+
+import os
+from errno import ELOOP
+
+from hostfork.collect.walk import Place, open_file, opened_folder, root_place
+from hostfork.errors import CollectError
+
+
+class TreeReader:
+    """A tree that is read by relative path. The folders of the last path stay open: read in sorted order.
+
+    A root that is missing is an empty tree. `ours`: a private tree, where modes without `r` and `x` are no obstacle.
+    A `Place` is good until the next call.
+    """
+
+    def __init__(self, path: str, ours: bool = False) -> None:
+        self._ours = ours
+        self._root_context = root_place(path)
+        self._root: Place | None
+        try:
+            self._root = self._root_context.__enter__()
+        except CollectError as error:
+            if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                raise
+            self._root = None
+        self._open: list[_Level] = []
+
+    def place(self, relative: str) -> Place | None:
+        """The entry at `relative` ("" is the root), or None where there is none that this user can reach."""
+        if not relative or self._root is None:
+            return self._root
+        *folders, name = relative.split("/")
+        if not self._descend(folders):
+            return None
+        place = Place(self._open[-1].folder if self._open else self._root.folder, name)
+        try:
+            place.stat()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return None
+        return place
+
+    def _descend(self, folders: list[str]) -> bool:
+        shared = 0
+        for level, name in zip(self._open, folders, strict=False):
+            if level.name != name:
+                break
+            shared += 1
+        self._leave(shared)
+        assert self._root is not None
+        for name in folders[shared:]:
+            parent = self._open[-1].folder if self._open else self._root.folder
+            try:
+                self._open.append(_Level(parent, name, len(self._open) + 1, self._ours))
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                return False
+            except OSError as error:
+                if error.errno != ELOOP:
+                    raise
+                return False
+        return True
+
+    def _leave(self, levels: int) -> None:
+        while len(self._open) > levels:
+            self._open.pop().close()
+
+    def close(self) -> None:
+        self._leave(0)
+        if self._root is not None:
+            self._root_context.__exit__(None, None, None)
+            self._root = None
+
+    def __enter__(self) -> "TreeReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Level:
+    """One open folder of the path."""
+
+    def __init__(self, parent: int, name: str, depth: int, ours: bool) -> None:
+        self.name = name
+        self._context = opened_folder(Place(parent, name), depth, ours)
+        self.folder = self._context.__enter__()
+
+    def close(self) -> None:
+        self._context.__exit__(None, None, None)
+
+
+def read_small(place: Place, ours: bool, limit: int = 1 << 20) -> bytes | None:
+    """The content of a regular file of at most `limit` bytes, else None."""
+    try:
+        file = open_file(place, ours)
+    except OSError:
+        return None
+    try:
+        if os.fstat(file).st_size > limit:
+            return None
+        content = b""
+        while chunk := os.read(file, limit):
+            content += chunk
+        return content
+    finally:
+        os.close(file)

@@ -1,0 +1,65 @@
+"""Three ways to find what a fork changed. All give the same list: an upper folder, a copied tree, and the reference.
+
+In each, `at` is the private path as the command saw it, `base` the host's path it was taken from, and `omit` holds
+relative paths that are no part of it (stand-ins under endpoints, folders of other rules). Raises CollectError.
+"""
+
+from hostfork.collect.classify import TreeFinal, classify
+from hostfork.collect.difference import ordered
+from hostfork.collect.filesystem import filesystem_type
+from hostfork.collect.full import FullManifest, FullScan, differences
+from hostfork.collect.layer import LayerFinal, LayerScan
+from hostfork.collect.manifest import Changeset, StatManifest
+from hostfork.collect.reader import TreeReader
+from hostfork.collect.tree import TreeScan
+from hostfork.collect.walk import failure, root_place
+
+
+def scan_layer(upper: str, base: str, at: str, omit: tuple[str, ...] = ()) -> Changeset:
+    """The changes in the upper folder of an overlay that was mounted with `userxattr` over the host folder `base`.
+
+    Takes the time of the changes. The base is read as it is now.
+    """
+    scan = LayerScan(at, omit)
+    try:
+        with root_place(upper) as top, root_place(base) as bottom:
+            scan.root(top, bottom)
+        with LayerFinal(upper, base) as final:
+            return Changeset(classify(ordered(scan.changes), at, final))
+    except OSError as error:
+        raise failure(f"the changes of {at} cannot be read", error.filename or upper, error) from error
+
+
+def scan_tree(tree: str, manifest: StatManifest, base: str, at: str, omit: tuple[str, ...] = ()) -> Changeset:
+    """The changes in a copied tree: a stat walk against the manifest of the copy, content only where that differs.
+
+    A path whose source is no longer what was copied cannot be compared: `base_gone`, and counted as modified.
+    """
+    try:
+        with TreeReader(base) as source, root_place(tree) as top:
+            # A write through a mapping never moves a time on tmpfs.
+            scan = TreeScan(manifest, source, at, omit, trust_stat=filesystem_type(tree) != "tmpfs")
+            scan.root(top)
+        with TreeReader(tree, ours=True) as reader:
+            return Changeset(classify(ordered(scan.changes), at, TreeFinal(reader)))
+    except OSError as error:
+        raise failure(f"the changes of {at} cannot be read", error.filename or tree, error) from error
+
+
+def full_manifest(root: str, omit: tuple[str, ...] = (), ours: bool = False) -> FullManifest:
+    """Everything in a tree: content by BLAKE3, link targets, mode, owner, attributes, ACLs, devices; no times.
+
+    `ours`: a private tree; what the fork closed to its owner is opened for the moment of reading.
+    """
+    scan = FullScan(omit, ours)
+    try:
+        with root_place(root) as top:
+            scan.visit("", top)
+    except OSError as error:
+        raise failure(f"{root} cannot be read", error.filename or root, error) from error
+    return FullManifest(scan.entries, scan.ignore_files)
+
+
+def compare(before: FullManifest, after: FullManifest, at: str) -> Changeset:
+    """The changes between two full manifests."""
+    return Changeset(classify(ordered(differences(before, after, at)), at, after))

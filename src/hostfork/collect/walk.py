@@ -1,0 +1,208 @@
+"""Reading a tree by folder descriptors, never through a symlink: stat, link targets, attributes, content.
+
+A `Place` is one name in an open folder. Whatever is done with it reaches that entry itself, also when somebody plants
+a symlink in the tree at the same moment.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+from hostfork.collect.manifest import entry_kind
+from hostfork.errors import Code, CollectError
+from hostfork.vocabulary import EntryKind
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CHUNK = 1 << 18
+DEEPEST = 400
+"""Levels. Two descriptors are open for each, and processes have 1024 by default."""
+
+_ACL = {"system.posix_acl_access", "system.posix_acl_default"}
+
+
+class Place(NamedTuple):
+    """`name` in the folder `folder`; with an empty name, what the descriptor `folder` itself is open on."""
+
+    folder: int
+    name: str
+
+    def stat(self) -> os.stat_result:
+        if not self.name:
+            return os.fstat(self.folder)
+        return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+
+    def path(self) -> str:
+        """A path that the kernel resolves through the descriptor. Only for calls that do not follow its last part."""
+        return f"/proc/self/fd/{self.folder}/{self.name}" if self.name else f"/proc/self/fd/{self.folder}"
+
+    def link_target(self) -> bytes:
+        return os.readlink(os.fsencode(self.name), dir_fd=self.folder)
+
+
+class Facts(NamedTuple):
+    """What can differ between two entries besides content and extended attributes. `mode` without the kind."""
+
+    kind: EntryKind
+    mode: int
+    uid: int
+    gid: int
+    size: int | None
+    rdev: int
+    target: bytes | None
+
+
+def facts(place: Place, found: os.stat_result) -> Facts:
+    """The facts of one entry whose stat is known."""
+    kind = entry_kind(found.st_mode)
+    target = place.link_target() if kind is EntryKind.SYMLINK else None
+    size = found.st_size if kind in (EntryKind.FILE, EntryKind.SYMLINK) else None
+    device = kind in (EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE)
+    rdev = found.st_rdev if device else 0
+    return Facts(kind, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, size, rdev, target)
+
+
+def failure(sentence: str, path: str, error: OSError, step: str = "scan") -> CollectError:
+    """The typed error of a kernel error met while reading."""
+    return CollectError(Code.COLLECT_FAILED, sentence, step=step, path=path, errno=error.errno)
+
+
+@contextmanager
+def root_place(path: str) -> Iterator[Place]:
+    """The root of a tree, a folder or a single entry. The path itself is followed: the caller chose it."""
+    try:
+        folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        if stat.S_ISDIR(os.fstat(folder).st_mode):
+            handle = folder
+            folder = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            os.close(handle)
+    except OSError as error:
+        raise failure(f"{path} cannot be opened", path, error) from error
+    try:
+        yield Place(folder, "")
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def opened_folder(place: Place, depth: int, ours: bool = False) -> Iterator[int]:
+    """A descriptor of the folder at `place`. `ours`: a private tree, where a mode without `r` is no obstacle."""
+    if depth > DEEPEST:
+        raise CollectError(
+            Code.COLLECT_FAILED,
+            f"a folder lies deeper than {DEEPEST} levels",
+            step="scan",
+            path=os.readlink(f"/proc/self/fd/{place.folder}"),
+            hint="move or remove that folder inside the fork",
+        )
+    folder = _open(place, FOLDER, ours)
+    try:
+        with _searchable(folder) if ours else nullcontext():
+            yield folder
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _searchable(folder: int) -> Iterator[None]:
+    """While this lasts the owner may look up names in its own folder, whatever the folder's mode says."""
+    mode = stat.S_IMODE(os.fstat(folder).st_mode)
+    if mode & 0o500 == 0o500 or os.geteuid() == 0:
+        yield
+        return
+    os.fchmod(folder, mode | 0o500)
+    try:
+        yield
+    finally:
+        os.fchmod(folder, mode)
+
+
+def open_file(place: Place, ours: bool = False) -> int:
+    """A descriptor to read the regular file at `place`; OSError if it is not one (any more)."""
+    file = _open(place, _FILE, ours)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise OSError(errno.ESTALE, "is no longer a regular file")
+
+
+def _open(place: Place, flags: int, ours: bool) -> int:
+    if not place.name:
+        return os.open(place.path(), flags & ~os.O_NOFOLLOW)
+    try:
+        return os.open(place.name, flags, dir_fd=place.folder)
+    except PermissionError:
+        if not ours:
+            raise
+    # The owner may have taken the read permission from itself. The descriptor stays valid after the mode is back.
+    handle = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.folder)
+    try:
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
+        os.chmod(f"/proc/self/fd/{handle}", mode | 0o500)
+        try:
+            return os.open(f"/proc/self/fd/{handle}", flags & ~os.O_NOFOLLOW)
+        finally:
+            os.chmod(f"/proc/self/fd/{handle}", mode)
+    finally:
+        os.close(handle)
+
+
+def same_content(one: Place, other: Place, ours: bool = False) -> bool:
+    """Whether two regular files hold the same bytes. `ours` is about the first one."""
+    first = open_file(one, ours)
+    try:
+        second = open_file(other)
+        try:
+            return _same_bytes(first, second)
+        finally:
+            os.close(second)
+    finally:
+        os.close(first)
+
+
+def _same_bytes(first: int, second: int) -> bool:
+    place = 0
+    while True:
+        chunk = os.pread(first, _CHUNK, place)
+        if chunk != os.pread(second, _CHUNK, place):
+            return False
+        if len(chunk) < _CHUNK:
+            # A short read is the end for a regular file; one more read on the other side tells whether it goes on.
+            return os.pread(first, 1, place + len(chunk)) == os.pread(second, 1, place + len(chunk)) == b""
+        place += _CHUNK
+
+
+def attributes(place: Place) -> dict[str, bytes]:
+    """The extended attributes and ACLs that belong to the content; never overlayfs's own marks nor security labels."""
+    path, follow = place.path(), not place.name
+    found = {}
+    try:
+        for name in os.listxattr(path, follow_symlinks=follow):
+            if _counts(name):
+                found[name] = os.getxattr(path, name, follow_symlinks=follow)
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.ENODATA, errno.EACCES, errno.EPERM, errno.ELOOP):
+            raise
+    return found
+
+
+def _counts(name: str) -> bool:
+    if name.startswith("user."):
+        return not name.startswith("user.overlay.")
+    if name in _ACL:
+        return True
+    # Only real root can copy these, so only root compares them; labels of security modules follow the path.
+    return os.geteuid() == 0 and (
+        name == "security.capability" or (name.startswith("trusted.") and not name.startswith("trusted.overlay."))
+    )
+
+
+def attribute_fields(before: dict[str, bytes], after: dict[str, bytes]) -> tuple[str, ...]:
+    """`xattrs` and `acl`, as far as they differ."""
+    if before == after:
+        return ()
+    names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    return (("xattrs",) if names - _ACL else ()) + (("acl",) if names & _ACL else ())
