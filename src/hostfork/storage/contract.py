@@ -32,11 +32,13 @@ class Source:
 
     `path` is absolute and resolved. `omit` holds paths relative to it that belong to something else (nested rules,
     host mounts beneath, the pool, the state folder): a folder there is made empty with the original's owner and mode,
-    a file becomes an empty stand-in, and neither is shown to the witness.
+    a file becomes an empty stand-in, and neither is shown to the witness. `mounts_beneath` holds the absolute paths of
+    the host's mounts beneath it: some mechanisms cannot serve an ordinary user over such a folder.
     """
 
     path: str
     omit: tuple[str, ...] = ()
+    mounts_beneath: tuple[str, ...] = ()
     mounts_beneath: bool = False
     """The host has mounts beneath it: in a user namespace an overlay over it is EINVAL."""
 
