@@ -39,8 +39,6 @@ class Source:
     path: str
     omit: tuple[str, ...] = ()
     mounts_beneath: tuple[str, ...] = ()
-    mounts_beneath: bool = False
-    """The host has mounts beneath it: in a user namespace an overlay over it is EINVAL."""
 
 
 @dataclass(frozen=True)
