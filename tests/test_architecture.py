@@ -231,8 +231,7 @@ def test_no_import_does_work(module: Module) -> None:
             or module.part == "cli"
             or last in own
             or last[:1].isupper()
-            or isinstance(call.func, ast.Attribute)
-            and isinstance(call.func.value, ast.Constant)
+            or (isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Constant))
         )
         assert allowed, f"{module.place(call)}: {called}() runs at import"
 
