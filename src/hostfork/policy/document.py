@@ -120,8 +120,8 @@ class Document:
 
             try:
                 return os.fsdecode(base64.b64decode(value["base64"], validate=True)), True
-            except ValueError:
-                raise self.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} is not base64", key)
+            except ValueError as error:
+                raise self.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} is not base64", key) from error
         raise self.wrong("a string", value, key)
 
 

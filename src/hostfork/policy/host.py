@@ -4,29 +4,32 @@ Values first; `observe` fills them. It reads /proc and tries nothing that could 
 made by the helper and handed in.
 """
 
+import os
+import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hostfork.vocabulary import EndpointKind, Ownership
+from hostfork.policy.mounts import MountEntry, MountTable, mount_of, mounts, mounts_beneath
+from hostfork.policy.paths import join
+from hostfork.policy.rules import EndpointSearch, Policy
+from hostfork.vocabulary import Access, EndpointKind, EntryKind, Ownership
 
-
-@dataclass(frozen=True)
-class MountEntry:
-    """One line of /proc/self/mountinfo (proc_pid_mountinfo(5)), unescaped."""
-
-    mount_id: int
-    parent_id: int
-    device: str
-    root: str
-    point: str
-    options: tuple[str, ...]
-    shared: bool
-    filesystem: str
-    source: str
-    super_options: tuple[str, ...]
-
-    @property
-    def read_only(self) -> bool:
-        return "ro" in self.options or "ro" in self.super_options
+__all__ = [
+    "CgroupFacts",
+    "HostFacts",
+    "Listener",
+    "MountEntry",
+    "MountTable",
+    "Namespaces",
+    "OpenFile",
+    "PathFacts",
+    "denials",
+    "look",
+    "mount_of",
+    "mounts",
+    "mounts_beneath",
+    "observe",
+]
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Listener:
     kind: EndpointKind
     pid: int
     process: str
+    device: int = 0
+    inode: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,32 @@ class OpenFile:
     pid: int
     process: str
     writing: bool
+
+
+@dataclass(frozen=True)
+class PathFacts:
+    """What one path is now. `asked` is what a rule says, `path` the same with every symlink followed, once.
+
+    `kind` None: it is not there, or not to be reached (`errno` says which). `readable` and `writable` are this user's
+    (a folder is readable if it can be listed and entered). `foreign`: names directly below that other users own.
+    """
+
+    asked: str
+    path: str
+    kind: EntryKind | None = None
+    errno: int | None = None
+    device: int = 0
+    inode: int = 0
+    uid: int = 0
+    mode: int = 0
+    links: int = 0
+    readable: bool = False
+    writable: bool = False
+    foreign: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> bool:
+        return self.kind is EntryKind.FOLDER
 
 
 @dataclass(frozen=True)
@@ -88,3 +119,164 @@ class HostFacts:
     cgroup: CgroupFacts
     listeners: tuple[Listener, ...] = ()
     open_files: tuple[OpenFile, ...] = ()
+    paths: tuple[PathFacts, ...] = ()
+    """Every path that a rule or endpoint rule names, state folder, pool, and host mounts below private paths."""
+    neighbours: tuple[PathFacts, ...] = ()
+    """Places that commonly matter, exist, and that this user can write or connect to."""
+    ssh_configs: tuple[PathFacts, ...] = ()
+    """Root's readable system files for ssh clients, where they would look badly owned."""
+    limits: tuple[str, ...] = ()
+    """Where namespaces are denied: the settings that deny them, as clauses."""
+
+
+def observe(
+    policy: Policy, *, namespaces: Namespaces, cgroup: CgroupFacts, state: str, pool: str, search: bool = True
+) -> HostFacts:
+    """Look at all that a plan for this policy depends on; nothing is changed.
+
+    `state` and `pool` are hostfork's folders; what is to be covered in the view must exist by now. `search` false
+    leaves out live listeners and open files (for a quick look); a policy with listed endpoints looks for open files
+    alone. Raises OSError only where /proc is missing.
+    """
+    entries = mounts()
+    home = os.path.expanduser("~")
+    private = [rule.path for rule in policy.rules if rule.access is Access.PRIVATE]
+    asked = dict.fromkeys((*(rule.path for rule in policy.rules), *(rule.path for rule in policy.endpoints)))
+    uid = os.geteuid()
+    paths = {path: look(path, foreign=namespaces.user and path in private) for path in (*asked, state, pool)}
+    roots = tuple(dict.fromkeys(paths[path].path for path in private if paths[path].kind is not None))
+    table = MountTable(entries)
+    for root in roots:
+        for entry in table.beneath(root):
+            paths.setdefault(entry.point, look(entry.point, follow=False))
+    listeners: tuple[Listener, ...] = ()
+    open_files: tuple[OpenFile, ...] = ()
+    if search and roots:
+        from hostfork.policy.sharing import search as search_sharing
+
+        listeners, open_files = search_sharing(roots, table)
+    if policy.endpoint_search is EndpointSearch.LISTED:
+        listeners = ()
+    return HostFacts(
+        kernel=os.uname().release,
+        boot_id=_word("/proc/sys/kernel/random/boot_id"),
+        uid=uid,
+        gid=os.getegid(),
+        home=home,
+        state=paths[state].path,
+        pool=paths[pool].path,
+        mounts=entries,
+        namespaces=namespaces,
+        cgroup=cgroup,
+        listeners=listeners,
+        open_files=open_files,
+        paths=tuple(paths.values()),
+        neighbours=_neighbours(home, uid),
+        ssh_configs=_ssh_configs() if namespaces.user and policy.ssh_config_copies else (),
+        limits=() if namespaces.available else denials(),
+    )
+
+
+def look(asked: str, *, follow: bool = True, foreign: bool = False) -> PathFacts:
+    """What is at that absolute path; `follow` false where it is known to hold no symlink. Never raises OSError."""
+    path = os.path.realpath(asked) if follow else asked
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        return PathFacts(asked, path, errno=error.errno)
+    kind = _KINDS[stat.S_IFMT(found.st_mode)]
+    reading = os.R_OK | os.X_OK if kind is EntryKind.FOLDER else os.R_OK
+    return PathFacts(
+        asked,
+        path,
+        kind,
+        device=found.st_dev,
+        inode=found.st_ino,
+        uid=found.st_uid,
+        mode=stat.S_IMODE(found.st_mode),
+        links=found.st_nlink,
+        readable=os.access(path, reading),
+        writable=os.access(path, os.W_OK),
+        foreign=_foreign(path) if foreign and kind is EntryKind.FOLDER else (),
+    )
+
+
+_KINDS = {
+    stat.S_IFREG: EntryKind.FILE,
+    stat.S_IFDIR: EntryKind.FOLDER,
+    stat.S_IFLNK: EntryKind.SYMLINK,
+    stat.S_IFIFO: EntryKind.FIFO,
+    stat.S_IFSOCK: EntryKind.SOCKET,
+    stat.S_IFCHR: EntryKind.CHARACTER_DEVICE,
+    stat.S_IFBLK: EntryKind.BLOCK_DEVICE,
+}
+
+_FOREIGN_LOOKED_AT = 1000
+_FOREIGN_NAMED = 5
+
+
+def _foreign(folder: str) -> tuple[str, ...]:
+    """Names directly in a folder that belong to other users; a plan is not worth a walk of the tree."""
+    uid = os.geteuid()
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for number, entry in enumerate(entries):
+                if number == _FOREIGN_LOOKED_AT:
+                    break
+                if entry.stat(follow_symlinks=False).st_uid != uid:
+                    found.append(entry.name)
+    except OSError:
+        # a folder that cannot be listed is refused later, with its own reason
+        return ()
+    return tuple(sorted(found)[:_FOREIGN_NAMED])
+
+
+def _neighbours(home: str, uid: int) -> tuple[PathFacts, ...]:
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}"
+    below_home = (join(home, name) for name in (".ssh", ".claude", ".codex", ".gemini", ".config", ".cache"))
+    below_runtime = (join(runtime, name) for name in ("bus", "podman/podman.sock"))
+    doors = ("/run/docker.sock", "/run/podman/podman.sock", "/run/dbus/system_bus_socket")
+    looked = (look(path) for path in (*below_home, "/tmp", "/dev/shm", runtime, *below_runtime, *doors))
+    return tuple({facts.path: facts for facts in looked if facts.writable}.values())
+
+
+def _ssh_configs() -> tuple[PathFacts, ...]:
+    """The files that /etc/ssh/ssh_config includes: ssh(1) checks the owner of an included file, not of its own."""
+    folder = "/etc/ssh/ssh_config.d"
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return ()
+    looked = (look(join(folder, name)) for name in names if name.endswith(".conf") and not name.startswith("."))
+    return tuple(facts for facts in looked if facts.kind is EntryKind.FILE and facts.uid == 0 and facts.readable)
+
+
+def denials() -> tuple[str, ...]:
+    """The settings of this host that keep this process from making namespaces, as clauses; () where none is known."""
+    return tuple(_denials())
+
+
+def _denials() -> Iterable[str]:
+    for name in ("max_user_namespaces", "max_mnt_namespaces"):
+        if _word(f"/proc/sys/user/{name}") == "0":
+            yield f"user.{name}=0 forbids them"
+    if _word("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+        yield "kernel.unprivileged_userns_clone=0 forbids them to ordinary users"
+    if _word("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+        yield "kernel.apparmor_restrict_unprivileged_userns=1 denies them to programs without an AppArmor profile"
+    status = dict(line.partition(":")[::2] for line in _word("/proc/self/status").split("\n"))
+    # CAP_SYS_ADMIN is capability 21 (linux/capability.h)
+    if os.geteuid() == 0 and not int(status.get("CapEff", "0").strip() or "0", 16) >> 21 & 1:
+        yield "this root has no CAP_SYS_ADMIN, as in a container without privileges"
+    if status.get("Seccomp", "").strip() == "2":
+        yield "a seccomp filter is on this process, as in a container without privileges"
+
+
+def _word(path: str) -> str:
+    """A small text of the kernel's without its last newline; nothing where there is no such file."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,236 @@
+"""What host processes have below private paths: live sockets, open FIFOs, open files. No tree is walked.
+
+Sockets stand in /proc/net/unix under the name that was given to bind(2). It can be relative, lead through a symlink,
+be of another mount namespace, or be stale: what counts is that a socket lies there now, and, for a name that does not
+say where it starts, that sock_diag(7) gives the device and inode of that very file. Everything else is found in
+/proc/PID/fd, which shows this user's processes only.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+
+from hostfork.policy.host import Listener, OpenFile
+from hostfork.policy.mounts import MountTable
+from hostfork.policy.paths import join, within
+from hostfork.vocabulary import EndpointKind
+
+_HEADER_WIDTH = 1
+_ACCEPTS = 0x10000
+_DATAGRAM = 2
+
+Sockets = list[tuple[int, str]]
+"""Inode of a socket (of sockfs, as in `socket:[123]`) and the name it is bound to."""
+
+
+def search(roots: tuple[str, ...], table: MountTable) -> tuple[tuple[Listener, ...], tuple[OpenFile, ...]]:
+    """Live listeners and open FIFOs at or below `roots` (resolved), and open files there; each path once."""
+    placed: dict[str, list[int]] = {}
+    floating: Sockets = []
+    for inode, name in bound_sockets():
+        if not name.startswith("/"):
+            floating.append((inode, name))
+            continue
+        path = _socket_at(name, roots)
+        if path is not None:
+            placed.setdefault(path, []).append(inode)
+    wanted = {inode for inodes in placed.values() for inode in inodes} | {inode for inode, _ in floating}
+    holders, fifos, files = _descriptors(roots, wanted)
+    doubtful = _floating_candidates(floating, holders, roots)
+    doubtful += [(inode, path) for path, inodes in placed.items() if len(inodes) > 1 for inode in inodes]
+    for inode, path in _confirmed(doubtful, table):
+        placed[path] = [inode]
+    listeners = [_listener(path, EndpointKind.SOCKET, holders.get(inodes[-1], 0)) for path, inodes in placed.items()]
+    listeners += [_listener(path, EndpointKind.FIFO, pid) for path, pid in fifos.items()]
+    found = sorted((item for item in listeners if item is not None), key=lambda item: os.fsencode(item.path))
+    return tuple(found), tuple(files)
+
+
+def bound_sockets() -> Sockets:
+    """Sockets bound to a path that listen (stream, seqpacket) or receive (datagram), from /proc/net/unix."""
+    try:
+        with open("/proc/net/unix", "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in _records(content):
+        # Num: RefCount Protocol Flags Type St Inode Path
+        fields = line.split(None, 7)
+        if len(fields) < 8 or fields[7].startswith(b"@"):
+            continue
+        if int(fields[3], 16) & _ACCEPTS or int(fields[4], 16) == _DATAGRAM:
+            found.append((int(fields[6]), os.fsdecode(_name(line, fields))))
+    return found
+
+
+def _name(line: bytes, fields: list[bytes]) -> bytes:
+    """The name with its own leading blanks: one space stands between inode and name."""
+    return line[line.index(fields[6], line.index(b" " + fields[5] + b" ") + 3) + len(fields[6]) + 1 :]
+
+
+def _records(content: bytes) -> Iterator[bytes]:
+    """One record a socket: a name may hold newlines, which the kernel prints as they are."""
+    record = b""
+    for line in content.split(b"\n")[_HEADER_WIDTH:]:
+        head, mark, _ = line.partition(b": ")
+        if mark and len(head) >= 8 and len(line) > len(head) + 30 and _hexadecimal(head):
+            if record:
+                yield record
+            record = line
+        elif record:
+            record += b"\n" + line
+    if record:
+        yield record.removesuffix(b"\n")
+
+
+def _hexadecimal(text: bytes) -> bool:
+    try:
+        int(text, 16)
+    except ValueError:
+        return False
+    return True
+
+
+def _socket_at(name: str, roots: tuple[str, ...]) -> str | None:
+    """The resolved path of that name if a socket lies there, at or below one of the roots."""
+    folder, _, last = name.rpartition("/")
+    path = join(os.path.realpath(folder or "/"), last)
+    if not any(within(path, root) for root in roots):
+        return None
+    try:
+        return path if stat.S_ISSOCK(os.lstat(path).st_mode) else None
+    except OSError:
+        return None
+
+
+def _floating_candidates(floating: Sockets, holders: dict[int, int], roots: tuple[str, ...]) -> Sockets:
+    """Where a relative name could lie: from its process's working directory now, or from a private path."""
+    found: Sockets = []
+    for inode, name in floating:
+        starts = list(roots)
+        pid = holders.get(inode)
+        if pid is not None:
+            try:
+                starts.insert(0, os.readlink(f"/proc/{pid}/cwd"))
+            except OSError:
+                # the process has ended, and its socket with it
+                continue
+        paths = (_socket_at(join(start, name), roots) for start in starts)
+        found += [(inode, path) for path in dict.fromkeys(paths) if path is not None]
+    return found
+
+
+def _confirmed(candidates: Sockets, table: MountTable) -> Sockets:
+    """Those candidates whose file is the one that the kernel says the socket is bound to."""
+    if not candidates:
+        return []
+    bound = _bound_files()
+    found: Sockets = []
+    for inode, path in candidates:
+        mount = table.mount_of(path)
+        try:
+            number = os.lstat(path).st_ino & 0xFFFFFFFF
+        except OSError:
+            continue
+        # the device is the filesystem's (mountinfo), which on Btrfs is not stat's
+        if mount is not None and bound.get(inode) == (mount.device, number):
+            found.append((inode, path))
+    return found
+
+
+def _bound_files() -> dict[int, tuple[str, int]]:
+    """Device and inode (32 bits of it) of each bound socket's file, by the socket's inode (UNIX_DIAG_SHOW_VFS)."""
+    import socket
+
+    from pyroute2.netlink.diag import UDIAG_SHOW_VFS, DiagSocket
+
+    found = {}
+    with DiagSocket() as diag:
+        diag.bind()
+        for message in diag.get_sock_stats(family=socket.AF_UNIX, show=UDIAG_SHOW_VFS):
+            file = message.get_attr("UNIX_DIAG_VFS")
+            if file is not None:
+                device = file["udiag_vfs_dev"]
+                # the kernel's own form of a device number: 12 bits major, 20 bits minor
+                found[message["udiag_ino"]] = (f"{device >> 20}:{device & 0xFFFFF}", file["udiag_vfs_ino"])
+    return found
+
+
+def _descriptors(roots: tuple[str, ...], wanted: set[int]) -> tuple[dict[int, int], dict[str, int], list[OpenFile]]:
+    """One pass over /proc/PID/fd: holders of the wanted sockets, FIFOs and files at or below the roots."""
+    starts = tuple(root if root == "/" else root + "/" for root in roots)
+    exact = frozenset(roots)
+    sockets = {f"socket:[{inode}]": inode for inode in wanted}
+    holders: dict[int, int] = {}
+    fifos: dict[str, int] = {}
+    files: list[OpenFile] = []
+    own = str(os.getpid())
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or pid == own:
+            continue
+        for number, target in _links(pid):
+            if target.startswith(starts) or target in exact:
+                _sort_out(int(pid), number, target, fifos, files)
+            elif target in sockets:
+                holders.setdefault(sockets[target], int(pid))
+    return holders, fifos, files
+
+
+def _links(pid: str) -> Iterator[tuple[str, str]]:
+    """Descriptor numbers (and `cwd`) of a process with what they lead to; nothing of a process of another user."""
+    folder = f"/proc/{pid}/fd/"
+    try:
+        numbers = os.listdir(folder)
+        if numbers:
+            yield "cwd", os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            target = os.readlink(folder + number)
+        except OSError:
+            continue
+        yield number, target
+
+
+def _sort_out(pid: int, number: str, path: str, fifos: dict[str, int], files: list[OpenFile]) -> None:
+    """Note a FIFO or file if the path is the host's: another namespace can have other things under the same name."""
+    link = f"/proc/{pid}/cwd" if number == "cwd" else f"/proc/{pid}/fd/{number}"
+    try:
+        held, here = os.stat(link), os.lstat(path)
+        if (held.st_dev, held.st_ino) != (here.st_dev, here.st_ino):
+            return
+        if stat.S_ISFIFO(held.st_mode):
+            fifos.setdefault(path, pid)
+        elif number == "cwd" or stat.S_ISREG(held.st_mode):
+            writing = number != "cwd" and _writes(pid, number)
+            files.append(OpenFile(path, pid, process_name(pid), writing))
+    except OSError:
+        # closed, deleted or ended meanwhile
+        return
+
+
+def _writes(pid: int, number: str) -> bool:
+    with open(f"/proc/{pid}/fdinfo/{number}", "rb") as file:
+        for line in file:
+            if line.startswith(b"flags:"):
+                return int(line[6:], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False
+
+
+def _listener(path: str, kind: EndpointKind, pid: int) -> Listener | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return Listener(path, kind, pid, process_name(pid), found.st_dev, found.st_ino)
+
+
+def process_name(pid: int) -> str:
+    """The kernel's short name of a process; nothing for pid 0 and for one that has ended."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return os.fsdecode(file.read().rstrip(b"\n"))
+    except OSError:
+        return ""
