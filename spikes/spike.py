@@ -5,6 +5,7 @@ A spike tries one fact of the kernel. It imports nothing of hostfork and hostfor
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -229,6 +230,28 @@ def run(*argv: str) -> str:
     if done.returncode:
         raise RuntimeError(f"{argv}: {done.stderr}")
     return done.stdout
+
+
+@contextlib.contextmanager
+def cgroup() -> Iterator[str]:
+    """A fresh cgroup v2 folder; at the end everything in it is killed and it is removed."""
+    mounts = [line.split() for line in get("/proc/self/mountinfo").splitlines()]
+    places = [fields[4] for fields in mounts if fields[fields.index("-") + 1] == "cgroup2"]
+    own = [line[3:] for line in get("/proc/self/cgroup").splitlines() if line.startswith("0::")]
+    if not places or not own:
+        raise Missing("no cgroup2 is mounted")
+    path = f"{places[0]}{own[0].rstrip('/')}/hostfork-spike-{os.getpid()}"
+    try:
+        os.mkdir(path)
+    except OSError as error:
+        raise Missing(f"no cgroup can be made: {error}") from error
+    try:
+        yield path
+    finally:
+        put(f"{path}/cgroup.kill", "1")
+        while "populated 1" in get(f"{path}/cgroup.events"):
+            time.sleep(0.001)
+        os.rmdir(path)
 
 
 def subvolume(path: str) -> None:
