@@ -2,4 +2,64 @@
 
 Nothing here prints, touches signals or exits. Every failure is a `HostforkError`. `run` can be called from any thread
 of any program, any number at once: namespace work happens in a fresh helper process.
+
+    outcome = run(Request(command=("make", "test"), rules=RuleOptions(private=("~/proj",))))
+    if outcome.kept:
+        for change in Fork.open(outcome.fork).diff().changes: ...
 """
+
+from hostfork.lifecycle.context import Caller
+from hostfork.lifecycle.fork import BrokenFork, Fork
+from hostfork.lifecycle.prepare import Tell
+from hostfork.lifecycle.record import Outcome
+from hostfork.lifecycle.recover import Recovered
+from hostfork.lifecycle.request import ExportForm, Keep, Request
+from hostfork.policy.plan import Plan
+from hostfork.policy.rules import RuleOptions
+from hostfork.workload.watch import SignalSource
+
+__all__ = [
+    "BrokenFork", "Caller", "ExportForm", "Fork", "Keep", "Outcome", "Plan", "Recovered", "Request", "RuleOptions",
+    "SignalSource", "plan", "recover", "run",
+]  # fmt: skip
+
+
+def run(
+    request: Request,
+    *,
+    on_event: Tell | None = None,
+    caller: Caller | None = None,
+    signals: SignalSource | None = None,
+) -> Outcome:
+    """Run one command in a fork of its own and say how it went. `on_event` is told of each step, in this thread.
+
+    Raises HostforkError; then nothing was started, or the changes are kept and the error says under which name.
+    Only the command line gives `caller` and `signals`.
+    """
+    from hostfork.lifecycle.run import run as run_fork
+
+    return run_fork(request, on_event or _ignore, caller or Caller.current(), signals)
+
+
+def plan(request: Request) -> Plan:
+    """What `run` would do with this request. Changes nothing. Raises HostforkError as `run` would."""
+    from hostfork.lifecycle.run import plan_run
+    from hostfork.workload.launch import take_helper
+
+    helper = take_helper()
+    try:
+        return plan_run(request, Caller.current().working_folder(request.cwd), helper)
+    finally:
+        helper.abandon()
+
+
+def recover() -> tuple[Recovered, ...]:
+    """Put right what crashes left: end, keep what changed, give back the rest."""
+    from hostfork.lifecycle.recover import recover as recover_all
+    from hostfork.lifecycle.store import Store, state_folder
+
+    return recover_all(Store(state_folder()))
+
+
+def _ignore(_event: object) -> None:
+    """Nobody wants to be told."""

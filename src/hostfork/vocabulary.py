@@ -40,6 +40,11 @@ class Guarantee(Enum):
         order = (Guarantee.LIVE, Guarantee.INDEPENDENT, Guarantee.SNAPSHOT)
         return order.index(self) >= order.index(asked)
 
+    @property
+    def depends_on_source(self) -> bool:
+        """Whether later writes of the host show through."""
+        return self is Guarantee.LIVE
+
 
 @unique
 class Ownership(Enum):

@@ -39,8 +39,9 @@ def drop(identity: Identity | None) -> None:
     """Give up every capability of the user namespace. Root keeps its identity and what goes with it."""
     if identity is None:
         return
-    with open(_LAST_CAPABILITY, encoding="ascii") as file:
-        last = int(file.read())
+    descriptor = os.open(_LAST_CAPABILITY, os.O_RDONLY | os.O_CLOEXEC)
+    last = int(os.read(descriptor, 20))
+    os.close(descriptor)
     for capability in range(last + 1):
         if capability not in _KEPT_IN_BOUNDING_SET:
             syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)

@@ -4,6 +4,7 @@ The helper is an executable file of its own, spawned before anything heavy is im
 signals are blocked in it from the start, so that a Ctrl-C cannot end it half way.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -65,7 +66,7 @@ class Helper:
                 environment,
                 # Onto itself: that takes the close-on-exec flag away in the child alone.
                 file_actions=[(os.POSIX_SPAWN_DUP2, descriptor, descriptor)],
-                setsigmask=range(1, signal.NSIG),
+                setsigmask=signal.valid_signals(),
             )
         except OSError as error:
             channel.close()
@@ -117,10 +118,8 @@ class Helper:
 
     def finish(self) -> None:
         """Let the keeper close the view and exit, and wait for it. No error where it is gone already."""
-        try:
+        with contextlib.suppress(OSError):  # it died; what it held is gone with it
             self.channel.send(Finish())
-        except OSError:
-            pass  # it died; what it held is gone with it
         self.reap()
 
     def abandon(self) -> None:
@@ -153,9 +152,13 @@ _prestarted: Helper | None = None
 
 
 def prestart() -> None:
-    """Start a helper now for the run to come, while the program still imports what it needs."""
+    """Start a helper now for the run to come, while the program still imports what it needs.
+
+    Where that fails the run will try again and say why.
+    """
     global _prestarted
-    _prestarted = Helper.spawn()
+    with contextlib.suppress(ViewError):
+        _prestarted = Helper.spawn()
 
 
 def take_helper() -> Helper:

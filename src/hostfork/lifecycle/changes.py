@@ -1,0 +1,176 @@
+"""The changes of a fork: found once after its writers are stopped, stored, and read from then on.
+
+Which way they are found follows from where the storage says the content lies, never from a mechanism's name.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from hostfork.collect import scan
+from hostfork.collect.manifest import Changeset, Counts, StatManifest
+from hostfork.collect.source import Probe, source_changed
+from hostfork.collect.store import read_changeset, write_changeset
+from hostfork.errors import Code, ForkError, StorageError
+from hostfork.helper.syscalls import syncfs
+from hostfork.lifecycle.prepare import base_file
+from hostfork.lifecycle.record import PathRecord, Record
+from hostfork.lifecycle.store import ForkFolder
+from hostfork.storage.choose import storage_of
+from hostfork.storage.contract import Content, Delta, Layer
+from hostfork.vocabulary import Access, ChangeKind, EntryKind, SourceChanged
+
+CHANGES_FILE = "changes"
+_FEW = 100
+"""Up to here one fsync per file; beyond, one syncfs, which waits for everything dirty on the filesystem."""
+
+
+def private_paths(record: Record) -> tuple[PathRecord, ...]:
+    """The paths whose changes are collected."""
+    return tuple(path for path in record.paths if path.access is Access.PRIVATE)
+
+
+def content_of(record: Record, path: PathRecord) -> Content:
+    """Where a private path's content lies. Raises ForkError `fork.lost` where its storage is gone."""
+    assert path.mechanism is not None
+    try:
+        return storage_of(path.mechanism).content(path.key, record.pool)
+    except StorageError as error:
+        raise ForkError(
+            Code.FORK_LOST,
+            f"the storage of {path.written} is gone",
+            path=error.path or record.pool,
+            details=(error.message,),
+            hint=f"hostfork discard {record.name}",
+        ) from error
+
+
+def delta_of(content: Content) -> str:
+    """The folder in which every changed path's present content lies."""
+    return content.upper if isinstance(content, Layer) else content.tree
+
+
+def base_of(fork: ForkFolder, path: PathRecord) -> StatManifest | None:
+    """The stat manifest of the base, where one was taken."""
+    file = base_file(fork, path)
+    return StatManifest.load(file) if os.path.exists(file) else None
+
+
+def find_changes(fork: ForkFolder, record: Record, path: PathRecord) -> Changeset:
+    """The changes of one private path, from its storage. Raises CollectError, ForkError."""
+    content = content_of(record, path)
+    if isinstance(content, Layer):
+        return scan.scan_layer(content.upper, content.lower, path.path, path.omit)
+    if isinstance(content, Delta):
+        raise ForkError(
+            Code.FORK_CORRUPT, f"{record.name} was reduced to its changes and the list of them is gone",
+            path=fork.file(CHANGES_FILE), hint=f"hostfork export {record.name} DEST --changes-only",
+        )  # fmt: skip
+    base = base_of(fork, path)
+    if base is None:
+        raise ForkError(
+            Code.FORK_CORRUPT, f"what {path.written} held at first is not known", path=base_file(fork, path),
+            hint=f"hostfork discard {record.name}",
+        )  # fmt: skip
+    return scan.scan_tree(content.tree, base, path.path, path.path, path.omit)
+
+
+def collect(fork: ForkFolder, record: Record, begin: Callable[[PathRecord], None]) -> dict[str, Changeset]:
+    """The changes of every private path, by path."""
+    found = {}
+    for path in private_paths(record):
+        begin(path)
+        found[path.path] = find_changes(fork, record, path)
+    return found
+
+
+def joined(changesets: dict[str, Changeset]) -> Changeset:
+    """One changeset over all private paths, ordered by path bytes."""
+    changes = [change for changeset in changesets.values() for change in changeset.changes]
+    return Changeset(tuple(sorted(changes, key=lambda change: os.fsencode(change.path))))
+
+
+def part_of(changeset: Changeset, path: PathRecord) -> Changeset:
+    """What of a changeset belongs to one private path: below it, and not below a private path inside it."""
+    inside = path.path + "/"
+    covered = tuple(f"{inside}{name}" for name in path.omit)
+    return Changeset(
+        tuple(
+            change
+            for change in changeset.changes
+            if (change.path == path.path or change.path.startswith(inside))
+            and not any(change.path == other or change.path.startswith(other + "/") for other in covered)
+        )
+    )
+
+
+def relocated(record: Record) -> tuple[str, str]:
+    """Where the private copy lies that holds the working directory (else the first), and the directory inside it."""
+    paths = private_paths(record)
+    inside = [p for p in paths if record.cwd == p.path or record.cwd.startswith(p.path + "/")]
+    path = max(inside, key=lambda p: len(p.path), default=paths[0])
+    root = delta_of(content_of(record, path))
+    return root, root + record.cwd[len(path.path) :] if inside else root
+
+
+def make_durable(record: Record, changesets: dict[str, Changeset]) -> None:
+    """Put the content of what changed on disk: file by file where there are few, else the pool's filesystem."""
+    if sum(len(changeset.changes) for changeset in changesets.values()) > _FEW:
+        pool = os.open(record.pool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            syncfs(pool)
+        finally:
+            os.close(pool)
+        return
+    for path in private_paths(record):
+        root = delta_of(content_of(record, path))
+        for change in changesets[path.path].changes:
+            if change.kind is EntryKind.FILE and change.change is not ChangeKind.DELETED:
+                _fsync(root + change.path[len(path.path) :])
+
+
+def store_changes(fork: ForkFolder, changeset: Changeset) -> None:
+    """Put the changeset on disk, before anything is reduced."""
+    write_changeset(fork.file(CHANGES_FILE), changeset)
+
+
+def stored_changes(fork: ForkFolder) -> Changeset | None:
+    """The changeset, if it was stored."""
+    path = fork.file(CHANGES_FILE)
+    return read_changeset(path) if os.path.exists(path) else None
+
+
+def reduce_storage(record: Record, changesets: dict[str, Changeset]) -> None:
+    """Give up what equals the base: keeping a fork costs what changed."""
+    for path in private_paths(record):
+        assert path.mechanism is not None
+        start = len(os.fsencode(path.path)) + 1
+        changed = {os.fsencode(change.path)[start:] for change in changesets[path.path].changes}
+        storage_of(path.mechanism).reduce(path.key, record.pool, changed)
+
+
+def check_sources(record: Record, probes: dict[str, Probe]) -> Record:
+    """Whether the host wrote under the sources that show through, judged against the probes of the start."""
+    paths = []
+    for path in record.paths:
+        if path.source_changed is SourceChanged.NOT_CHECKED and path.path in probes:
+            path = replace(path, source_changed=source_changed(path.path, probes[path.path], path.omit))
+        paths.append(path)
+    return replace(record, paths=tuple(paths))
+
+
+def counts_by_path(changesets: dict[str, Changeset]) -> tuple[tuple[str, Counts], ...]:
+    """The numbers of each private path."""
+    return tuple((path, changeset.counts()) for path, changeset in changesets.items())
+
+
+def _fsync(path: str) -> None:
+    """The file may have been made unreadable by its own mode; root and owner still reach the disk by syncing later."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,179 @@
+"""One fork as others see it after its run: its record, what it is doing, what changed, and how it goes."""
+
+import os
+import time
+from calendar import timegm
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+from hostfork.collect import diff as text
+from hostfork.collect.manifest import Changeset, Counts
+from hostfork.errors import Code, ForkError, HostforkError
+from hostfork.lifecycle import changes, export
+from hostfork.lifecycle.record import Record
+from hostfork.lifecycle.release import close_view, end_writers, release
+from hostfork.lifecycle.request import ExportForm
+from hostfork.lifecycle.store import ForkFolder, Store, state_folder
+from hostfork.storage.choose import storage_of
+from hostfork.storage.contract import Usage
+from hostfork.vocabulary import Activity
+
+
+def observed_activity(record: Record) -> Activity:
+    """What the fork is doing now: the record's word, checked against who still lives."""
+    if record.activity is Activity.IDLE:
+        return Activity.IDLE
+    owner_lives = record.owner is not None and record.owner.alive()
+    keeper_lives = record.keeper is not None and record.keeper.alive()
+    if owner_lives or (keeper_lives and record.activity is Activity.RUNNING):
+        return record.activity
+    return Activity.ORPHANED
+
+
+@dataclass(frozen=True)
+class BrokenFork:
+    """A fork whose record cannot be read: it can be listed, explained and discarded."""
+
+    name: str
+    error: HostforkError
+
+    def discard(self) -> tuple[str, ...]:
+        """Remove its folder and whatever the default pool holds under its name. Returns what is left."""
+        from hostfork.lifecycle.recover import remove_unrecorded
+
+        return remove_unrecorded(Store(state_folder()), self.name)
+
+
+class Fork:
+    """A fork by its record. Nothing is held open: every call looks again."""
+
+    def __init__(self, folder: ForkFolder, record: Record) -> None:
+        self._folder = folder
+        self.record = record
+
+    @classmethod
+    def open(cls, name: str) -> "Fork":
+        """The fork of that name or unique beginning. Raises ForkError."""
+        folder = Store(state_folder()).find(name)
+        try:
+            return cls(folder, folder.load())
+        finally:
+            folder.close()
+
+    @classmethod
+    def all(cls) -> "tuple[Fork | BrokenFork, ...]":
+        """Every fork, in the order of names."""
+        found: list[Fork | BrokenFork] = []
+        for name in Store(state_folder()).names():
+            try:
+                found.append(cls.open(name))
+            except ForkError as error:
+                if error.code is Code.FORK_CORRUPT:
+                    found.append(BrokenFork(name, error))
+        return tuple(found)
+
+    @property
+    def name(self) -> str:
+        """Its name, which is its id."""
+        return self.record.name
+
+    @property
+    def activity(self) -> Activity:
+        """What it is doing, observed."""
+        return observed_activity(self.record)
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was made."""
+        return max(0.0, time.time() - timegm(time.strptime(self.record.created, "%Y-%m-%dT%H:%M:%SZ")))
+
+    def space(self) -> Usage:
+        """What its private storage takes."""
+        usages = [
+            storage_of(path.mechanism).usage(path.key, self.record.pool)
+            for path in changes.private_paths(self.record)
+            if path.mechanism is not None
+        ]
+        return Usage(
+            sum(usage.bytes for usage in usages),
+            sum(usage.inodes for usage in usages),
+            any(usage.upper_bound for usage in usages),
+        )
+
+    def counts(self) -> Counts | None:
+        """How much changed, where that is known without looking."""
+        return self.record.counts
+
+    def diff(self, paths: Sequence[str] = ()) -> Changeset:
+        """The changes, of all or of these paths and what lies below. Of a running fork: as it is at this moment."""
+        stored = changes.stored_changes(self._folder)
+        if stored is None:
+            stored = changes.joined(changes.collect(self._folder, self.record, lambda _path: None))
+        if not paths:
+            return stored
+        wanted = [os.path.abspath(path) for path in paths]
+        wanted += [os.path.realpath(path) for path in wanted]
+        return Changeset(
+            tuple(c for c in stored.changes if any(c.path == path or c.path.startswith(path + "/") for path in wanted))
+        )
+
+    def patch(self, paths: Sequence[str] = ()) -> Iterator[bytes]:
+        """The changes as a patch that `git apply` takes, relative to each private path."""
+        changeset = self.diff(paths)
+        for path in changes.private_paths(self.record):
+            part = changes.part_of(changeset, path)
+            if part.changes:
+                yield from text.patch(
+                    part.changes, self._base(path.path), self._delta(path.path), path.path,
+                    changes.base_of(self._folder, path),
+                )  # fmt: skip
+
+    def line_counts(self, changeset: Changeset) -> dict[str, tuple[int, int] | None]:
+        """Lines added and removed for each path, None where that has no meaning."""
+        found: dict[str, tuple[int, int] | None] = {}
+        for path in changes.private_paths(self.record):
+            base, delta = self._base(path.path), self._delta(path.path)
+            manifest = changes.base_of(self._folder, path)
+            for change in changes.part_of(changeset, path).changes:
+                found[change.path] = text.line_counts(change, base, delta, path.path, manifest)
+        return found
+
+    def export(self, destination: str, form: ExportForm) -> export.ExportReport:
+        """Write the final content, or only what changed, to a new or empty folder. Raises CollectError."""
+        self._must_be_still("exported")
+        return export.export(self._folder, self.record, self.diff(), destination, form)
+
+    def export_tar(self, file: BinaryIO) -> export.ExportReport:
+        """Write the final content as a tar stream."""
+        self._must_be_still("exported")
+        return export.export_tar(self._folder, self.record, self.diff(), file)
+
+    def discard(self) -> tuple[str, ...]:
+        """End what still lives of it, throw its changes away, give everything back. Returns what is left.
+
+        Raises ForkError `fork.busy` where its owner lives.
+        """
+        self._must_be_still("discarded")
+        with Store(state_folder()).open(self.name) as folder:
+            if not folder.lock():
+                raise _busy(self.name, "is held by another hostfork")
+            end_writers(self.record, None)
+            left = close_view(self.record, None)
+            return left.sentences + release(folder, replace(self.record)).sentences
+
+    def _must_be_still(self, verb: str) -> None:
+        if self.activity in (Activity.RUNNING, Activity.PREPARING, Activity.RELEASING):
+            raise _busy(self.name, f"is {self.activity.value} and cannot be {verb} now")
+
+    def _delta(self, path: str) -> str:
+        record = next(p for p in self.record.paths if p.path == path)
+        return changes.delta_of(changes.content_of(self.record, record))
+
+    @staticmethod
+    def _base(path: str) -> str:
+        return path
+
+
+def _busy(name: str, what: str) -> ForkError:
+    return ForkError(Code.FORK_BUSY, f"{name} {what}", hint=f"end its command first · hostfork show {name}")

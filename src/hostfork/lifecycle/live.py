@@ -1,0 +1,262 @@
+"""A fork while its owner lives: prepared, launched, watched, finished; and given back or kept when something fails."""
+
+import os
+import time
+from dataclasses import replace
+from types import TracebackType
+
+from hostfork.collect.manifest import Changeset, Counts
+from hostfork.collect.source import Probe, make_probe
+from hostfork.errors import Code, HostforkError, WorkloadError
+from hostfork.helper.protocol import SCHEMA, Identity, ViewPlan
+from hostfork.lifecycle import changes, events
+from hostfork.lifecycle.context import Caller, command_context
+from hostfork.lifecycle.export import export_tree
+from hostfork.lifecycle.prepare import Tell, new_record, prepare
+from hostfork.lifecycle.record import Outcome, PathOutcome, Record, Status
+from hostfork.lifecycle.release import Leftovers, close_view, end_writers, release
+from hostfork.lifecycle.request import Keep, Request
+from hostfork.lifecycle.store import ForkFolder, now
+from hostfork.lifecycle.view import attaches
+from hostfork.policy.plan import Plan
+from hostfork.storage.choose import storage_of
+from hostfork.vocabulary import Activity, SourceChanged
+from hostfork.workload.cgroup import Group
+from hostfork.workload.identity import identify
+from hostfork.workload.launch import Helper
+from hostfork.workload.watch import Exit, SignalSource, watch
+
+
+class Times:
+    """How long each phase took, in seconds."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self.phases: list[tuple[str, float]] = []
+
+    def end(self, phase: str) -> None:
+        """What was done since the last call was this phase."""
+        moment = time.monotonic()
+        self.phases.append((phase, round(moment - self._last, 6)))
+        self._last = moment
+
+
+class LiveFork:
+    """One fork and its owner. As a context: an error gives everything back, or keeps what the command changed."""
+
+    def __init__(self, folder: ForkFolder, plan: Plan, request: Request, tell: Tell, times: Times) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._request = request
+        self._tell = tell
+        self._times = times
+        self._record: Record | None = None
+        self._helper: Helper | None = None
+        self._started = False
+        self._finished = False
+        self._probes: dict[str, Probe] = {}
+        self._exit = Exit(None, None)
+
+    def __enter__(self) -> "LiveFork":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None and not self._finished:
+                self._give_up(error)
+        finally:
+            self._folder.close()
+
+    @property
+    def record(self) -> Record:
+        """The fork's record as it is on disk."""
+        assert self._record is not None
+        return self._record
+
+    def prepare(self, cwd: str) -> None:
+        """The record, then the storage that it names."""
+        self._record = self._folder.save(new_record(self._folder, self._plan, self._request, cwd))
+        self._folder.note("created")
+        self._probes = {
+            path.path: make_probe(path.path, self.record.pool)
+            for path in self.record.paths
+            if path.source_changed is SourceChanged.NOT_CHECKED
+        }
+        self._record = self._folder.save(prepare(self._folder, self.record, self._plan, self._tell))
+        self._times.end("prepare")
+
+    def launch(self, helper: Helper, caller: Caller) -> None:
+        """Make the cgroup, open the gate, wait until the command has exec'd."""
+        self._helper = helper
+        group = self._make_group()
+        self._folder.note("launching")
+        descriptor = None if group is None else group.open()
+        try:
+            launched = helper.start(self._view(caller), self._folder.journal(), descriptor)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+        self._record = self._folder.advance(
+            self.record,
+            Activity.RUNNING,
+            keeper=identify(helper.pid),
+            command_process=replace(self.record.owner, pid=launched.pid, start_time=launched.start_time)
+            if self.record.owner
+            else None,
+            mount_namespace=launched.mount_namespace,
+        )
+        helper.wait_executed(self._request.command[0])
+        self._started = True
+        self._folder.note("started", pid=launched.pid)
+        self._tell(events.StartedCommand(launched.pid))
+        self._times.end("launch")
+
+    def watch(self, signals: SignalSource | None) -> None:
+        """Wait for the command's end."""
+        assert self._helper is not None
+        self._exit = watch(self._helper.channel, signals, self._plan.timeout, self.record.cgroup)
+        self._folder.note("ended", exit=self._exit.exit, signal=self._exit.signal)
+        self._times.end("command")
+        self._tell(events.EndedCommand(self._status()))
+
+    def finish(self) -> Outcome:
+        """Stop writers, collect, export where asked, keep or release."""
+        self._tell(events.Stopping())
+        self._stop_writers()
+        self._times.end("stop")
+        found = changes.collect(self._folder, self.record, lambda path: self._tell(events.Collecting(path.written)))
+        self._times.end("collect")
+        if self._request.export is not None:
+            export_tree(self._folder, self.record, found, self._request.export)
+            self._times.end("export")
+        keep = self._keeps(found)
+        self._record = replace(self.record, status=self._status(), ended=now(), counts=changes.joined(found).counts())
+        if keep:
+            self._keep(found)
+        left = close_view(self.record, self._helper)
+        if not keep:
+            left = Leftovers(left.sentences + release(self._folder, self.record).sentences)
+        self._finished = True
+        self._times.end("release")
+        return self._outcome(found, keep, left)
+
+    def _keeps(self, found: dict[str, Changeset]) -> bool:
+        if self._request.keep is Keep.CHANGES:
+            return self._request.export is None and any(changeset.changes for changeset in found.values())
+        return self._request.keep is Keep.ALWAYS
+
+    def _keep(self, found: dict[str, Changeset]) -> None:
+        """What is kept is evidence: on disk before anything is given up."""
+        self._record = changes.check_sources(self.record, self._probes)
+        changes.store_changes(self._folder, changes.joined(found))
+        changes.make_durable(self.record, found)
+        self._record = self._folder.advance(self.record, Activity.IDLE, durable=True)
+        changes.reduce_storage(self.record, found)
+        self._folder.note("kept")
+
+    def _make_group(self) -> Group | None:
+        if self._plan.cgroup_parent is None:
+            return None
+        try:
+            return Group.make(self._plan.cgroup_parent, self._folder.name)
+        except OSError as error:
+            raise WorkloadError(
+                Code.WORKLOAD_CGROUP,
+                f"the fork's cgroup cannot be made in {self._plan.cgroup_parent}",
+                step="cgroup",
+                path=self.record.cgroup,
+                errno=error.errno,
+                details=(error.strerror or str(error),),
+                hint="hostfork recover removes a group that a crash left · hostfork doctor",
+            ) from error
+
+    def _view(self, caller: Caller) -> ViewPlan:
+        cwd, root = self.record.cwd, None
+        if not self._plan.same_paths:
+            root, cwd = changes.relocated(self.record)
+        return ViewPlan(
+            schema=SCHEMA,
+            namespaces=self._plan.same_paths,
+            identity=Identity(os.geteuid(), os.getegid()) if self._plan.user_namespace else None,
+            slave=self._plan.slave,
+            read_only_root=self._plan.read_only_root,
+            attaches=attaches(self._plan, self.record, self._folder) if self._plan.same_paths else (),
+            cgroup=self._plan.cgroup_parent is not None,
+            owner=os.getpid(),
+            context=command_context(self._request, self._plan, caller, cwd, self._folder.name, root),
+        )
+
+    def _stop_writers(self) -> None:
+        report = end_writers(self.record, self._helper)
+        if report.survivors:
+            pids = ", ".join(map(str, report.survivors))
+            raise WorkloadError(
+                Code.WORKLOAD_SURVIVORS,
+                f"processes of the fork could not be ended: {pids}",
+                step="stop",
+                details=("they wait in the kernel; the fork is kept until they are gone",),
+                hint=f"hostfork recover, later · ps -o pid,stat,wchan,cmd {pids}",
+            )
+
+    def _status(self) -> Status:
+        return Status(self._exit.exit, self._exit.signal, self._exit.timed_out)
+
+    def _outcome(self, found: dict[str, Changeset], kept: bool, left: Leftovers) -> Outcome:
+        paths = tuple(
+            PathOutcome(path.path, path.mechanism, path.guarantee, path.bytes_copied, path.base_content,
+                        path.source_changed)  # fmt: skip
+            for path in changes.private_paths(self.record)
+            if path.mechanism is not None and path.guarantee is not None
+        )
+        return Outcome(
+            fork=self._folder.name,
+            status=self._status(),
+            paths=paths,
+            ownership=self.record.ownership,
+            same_paths=self.record.same_paths,
+            changes=self.record.counts or Counts(),
+            kept=kept,
+            released=not kept and not left,
+            leftovers=left.sentences,
+            timings=tuple(self._times.phases),
+            notices=tuple(notice.sentence for notice in self._plan.notices if notice.kind.weaker),
+            bytes_kept=sum(
+                storage_of(path.mechanism).usage(path.key, self.record.pool).bytes
+                for path in changes.private_paths(self.record)
+                if kept and path.mechanism is not None
+            ),
+            changes_by_path=changes.counts_by_path(found),
+        )
+
+    def _give_up(self, error: BaseException) -> None:
+        """Give back what was made; if the command ran, keep its changes. What fails on the way is told with the error."""
+        try:
+            left = self._give_back() if not self._started else self._leave_idle()
+        except (HostforkError, OSError) as other:
+            left = Leftovers((str(other),))
+        for sentence in left.sentences:
+            error.add_note(sentence)
+            if isinstance(error, HostforkError):
+                error.details += (sentence,)
+
+    def _give_back(self) -> Leftovers:
+        if self._record is None:
+            self._folder.remove()
+            return Leftovers()
+        if self._helper is not None:
+            end_writers(self.record, None)
+        left = close_view(self.record, self._helper)
+        return Leftovers(left.sentences + release(self._folder, self.record).sentences)
+
+    def _leave_idle(self) -> Leftovers:
+        report = end_writers(self.record, self._helper)
+        left = close_view(self.record, self._helper)
+        if report.survivors:
+            return Leftovers((*left.sentences, "the fork stays as it is until `hostfork recover`"))
+        if self.record.activity is Activity.RUNNING:
+            self._record = self._folder.advance(
+                self.record, Activity.IDLE, durable=True, status=self._status(), ended=now()
+            )
+        return Leftovers((*left.sentences, f"its changes are kept as {self._folder.name}"))

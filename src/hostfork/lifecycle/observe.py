@@ -1,0 +1,71 @@
+"""Puts together what this host offers: the helper's trial of namespaces, a place for the cgroup, /proc, the pool."""
+
+import errno
+import os
+
+from hostfork.helper.protocol import Ready
+from hostfork.lifecycle.request import Request
+from hostfork.lifecycle.store import state_folder
+from hostfork.policy.host import CgroupFacts, HostFacts, Namespaces, observe
+from hostfork.policy.rules import Policy
+from hostfork.vocabulary import Ownership
+from hostfork.workload.cgroup import find_place
+from hostfork.workload.launch import Helper
+
+_SETTINGS = (
+    ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces is 0"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone is 0"),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "kernel.apparmor_restrict_unprivileged_userns is 1: AppArmor denies what no profile allows",
+    ),
+)
+
+
+def host_facts(policy: Policy, request: Request, helper: Helper) -> HostFacts:
+    """Everything that a plan depends on. Raises ViewError where the helper died, StorageError for the pool."""
+    state = state_folder()
+    pool = os.path.abspath(request.pool) if request.pool is not None else os.path.join(state, "pool")
+    return observe(
+        policy,
+        namespaces=namespaces(helper.ready()),
+        cgroup=cgroup(),
+        state=state,
+        pool=os.path.realpath(pool),
+    )
+
+
+def namespaces(ready: Ready) -> Namespaces:
+    """What the helper's trial means, with the setting that is the likeliest reason of a refusal."""
+    user = os.geteuid() != 0
+    if ready.errno == 0:
+        return Namespaces(True, user)
+    return Namespaces(False, user, ready.step, ready.errno, _why_denied(ready, user))
+
+
+def cgroup() -> CgroupFacts:
+    """Who can own the process tree."""
+    place = find_place()
+    ownership = Ownership.SUBREAPER if place.parent is None else Ownership.CGROUP
+    return CgroupFacts(ownership, place.parent, place.reason)
+
+
+def _why_denied(ready: Ready, user: bool) -> str:
+    if user:
+        for path, value, reason in _SETTINGS:
+            if _reads(path) == value:
+                return reason
+    if ready.errno == errno.ENOSPC:
+        return "the limit of namespaces is reached (user.max_user_namespaces, user.max_mnt_namespaces)"
+    if ready.errno == errno.EPERM:
+        return "a container or sandbox around hostfork gives no right to make namespaces"
+    return os.strerror(ready.errno)
+
+
+def _reads(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,102 @@
+"""Makes what a plan says: the fork's record first, then its private storage, each thing named before it is made."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from hostfork.collect.manifest import StatManifestWriter
+from hostfork.lifecycle.events import Event, PreparedPath, Progress
+from hostfork.lifecycle.record import SCHEMA, PathRecord, Record
+from hostfork.lifecycle.request import Request
+from hostfork.lifecycle.store import ForkFolder, now
+from hostfork.policy.plan import PathPlan, Plan
+from hostfork.storage import scratch
+from hostfork.storage.choose import storage_of
+from hostfork.storage.contract import Prepared, Source
+from hostfork.vocabulary import Access, BaseContent, SourceChanged
+from hostfork.workload.identity import boot_id, identify
+
+Tell = Callable[[Event], None]
+
+
+def new_record(fork: ForkFolder, plan: Plan, request: Request, cwd: str) -> Record:
+    """The record of a fork that is about to be made: it names everything that a crash could leave."""
+    paths = tuple(
+        _path_record(path, f"{fork.name}.{index}")
+        for index, path in enumerate(plan.paths)
+        if path.access is Access.PRIVATE or (path.access is Access.SCRATCH and path.tmpfs_size is None)
+    )
+    return Record(
+        name=fork.name,
+        schema=SCHEMA,
+        created=now(),
+        boot_id=boot_id(),
+        command=request.command,
+        cwd=cwd,
+        policy=plan.policy,
+        pool=plan.pool,
+        paths=paths,
+        ownership=plan.ownership,
+        same_paths=plan.same_paths,
+        cgroup=None if plan.cgroup_parent is None else f"{plan.cgroup_parent}/hostfork-{fork.name}",
+        owner=identify(os.getpid()),
+    )
+
+
+def prepare(fork: ForkFolder, record: Record, plan: Plan, tell: Tell) -> Record:
+    """Make the storage of every path. What was made is in the record; on an error the caller releases it."""
+    estimates = {path.path: path.offer for path in plan.paths}
+    made = []
+    for path in record.paths:
+        if path.access is Access.SCRATCH:
+            scratch.prepare(path.key, path.path, record.pool)
+            made.append(path)
+            continue
+        offer = estimates[path.path]
+        assert offer is not None  # a plan with a private path that nothing serves does not exist
+        prepared = _prepare_private(fork, path, record.pool, _progress(path, offer.files_estimate, tell))
+        guarantee = offer.guarantees.guarantee
+        tell(PreparedPath(path.path, offer.mechanism, guarantee, prepared.files, prepared.bytes_copied,
+                          prepared.seconds))  # fmt: skip
+        made.append(replace(path, bytes_copied=prepared.bytes_copied))
+    fork.note("prepared")
+    return replace(record, paths=tuple(made))
+
+
+def base_file(fork: ForkFolder, path: PathRecord) -> str:
+    """Where the stat manifest of a path's base lies."""
+    return fork.file(f"base.{path.key.rpartition('.')[2]}")
+
+
+def _prepare_private(
+    fork: ForkFolder, path: PathRecord, pool: str, progress: Callable[[int, int], None]
+) -> Prepared:
+    assert path.mechanism is not None
+    with StatManifestWriter(base_file(fork, path)) as base:
+        source = Source(path.path, path.omit)
+        return storage_of(path.mechanism).prepare(path.key, source, pool, base.witness, progress)
+
+
+def _progress(path: PathRecord, files_total: int | None, tell: Tell) -> Callable[[int, int], None]:
+    def report(files: int, done: int) -> None:
+        tell(Progress(path.path, files, done, files_total))
+
+    return report
+
+
+def _path_record(path: PathPlan, key: str) -> PathRecord:
+    if path.offer is None:
+        return PathRecord(path.access, path.path, path.written, path.folder, key, omit=path.omit)
+    guarantee = path.offer.guarantees.guarantee
+    return PathRecord(
+        path.access,
+        path.path,
+        path.written,
+        path.folder,
+        key,
+        mechanism=path.offer.mechanism,
+        guarantee=guarantee,
+        omit=path.omit,
+        base_content=BaseContent.WHILE_SOURCE_UNCHANGED,
+        source_changed=SourceChanged.NOT_CHECKED if guarantee.depends_on_source else SourceChanged.IRRELEVANT,
+    )

@@ -1,0 +1,84 @@
+"""Gives back what a fork holds, in order, each step verified: writers, view, cgroup, storage, record.
+
+The same release serves a normal end, Ctrl-C, discard and recovery. A step that fails is reported and leaves what a
+retry needs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hostfork.errors import StorageError
+from hostfork.lifecycle.record import PathRecord, Record
+from hostfork.lifecycle.store import ForkFolder
+from hostfork.storage import scratch
+from hostfork.storage.choose import storage_of
+from hostfork.vocabulary import Access, Activity
+from hostfork.workload.cgroup import Group
+from hostfork.workload.launch import Helper
+from hostfork.workload.stop import StopReport, stop
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """Sentences about what could not be given back; empty means that everything is."""
+
+    sentences: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.sentences)
+
+
+def end_writers(record: Record, keeper: Helper | None) -> StopReport:
+    """End every process of the fork and prove that none is left."""
+    namespace = record.mount_namespace if record.same_paths else None
+    return stop(_group(record), keeper, namespace)
+
+
+def close_view(record: Record, keeper: Helper | None) -> Leftovers:
+    """Let the keeper go, with it the view; remove the empty cgroup and what is never collected."""
+    sentences = []
+    if keeper is not None:
+        keeper.finish()
+    group = _group(record)
+    if group is not None:
+        sentences += _attempt(group.path, group.remove)
+    for path in record.paths:
+        if path.access is Access.SCRATCH:
+            sentences += _attempt(path.written, _remover(path, record.pool))
+    return Leftovers(tuple(sentences))
+
+
+def release(fork: ForkFolder, record: Record) -> Leftovers:
+    """Remove the storage and, if nothing is left, the record. The writers are stopped and the view is closed.
+
+    Until then the record says `releasing`, so that a retry knows what it finds.
+    """
+    record = replace(record, activity=Activity.RELEASING)
+    fork.save(record)
+    sentences: list[str] = []
+    for path in record.paths:
+        sentences += _attempt(path.written, _remover(path, record.pool))
+    if not sentences:
+        fork.remove()
+    return Leftovers(tuple(sentences))
+
+
+def _group(record: Record) -> Group | None:
+    return None if record.cgroup is None else Group(record.cgroup)
+
+
+def _remover(path: PathRecord, pool: str) -> Callable[[], object]:
+    if path.mechanism is None:
+        return lambda: scratch.remove(path.key, pool)
+    storage = storage_of(path.mechanism)
+    return lambda: storage.remove(path.key, pool)
+
+
+def _attempt(what: str, action: Callable[[], object]) -> list[str]:
+    try:
+        action()
+    except StorageError as error:
+        return [error.message]
+    except OSError as error:
+        return [f"{what} could not be removed: {error.strerror}"]
+    return []

@@ -1,0 +1,59 @@
+"""One run: policy, plan, storage, view, workload, collect, release.
+
+    load -> Policy    host_facts -> HostFacts    choose -> Choice    make_plan -> Plan    create -> ForkFolder
+    prepare -> Record    launch -> Launched    watch -> Exit    end_writers -> StopReport    collect -> Changeset
+    release -> Leftovers
+
+An error before the command exists leaves nothing. After that nothing of its changes is lost.
+"""
+
+import os
+
+from hostfork.lifecycle import events
+from hostfork.lifecycle.context import Caller, check_descriptors
+from hostfork.lifecycle.live import LiveFork, Times
+from hostfork.lifecycle.observe import host_facts
+from hostfork.lifecycle.prepare import Tell
+from hostfork.lifecycle.record import Outcome
+from hostfork.lifecycle.request import Request
+from hostfork.lifecycle.store import Store, home_folder, state_folder
+from hostfork.policy.command import resolve_command
+from hostfork.policy.load import load
+from hostfork.policy.plan import Plan, make_plan, sources
+from hostfork.storage.choose import choose
+from hostfork.storage.pool import open_pool
+from hostfork.workload import launch
+from hostfork.workload.watch import SignalSource
+
+
+def run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | None) -> Outcome:
+    """Run one command in a fork of its own. Raises HostforkError; then nothing was started, or its changes are kept."""
+    times = Times()
+    helper = launch.take_helper()
+    try:
+        cwd = caller.working_folder(request.cwd)
+        plan = plan_run(request, cwd, helper)
+        check_descriptors(request.descriptors)
+        path = dict(plan.environment.variables).get("PATH", os.environ.get("PATH"))
+        resolve_command(request.command[0], cwd, path, user_namespace=plan.user_namespace)
+        tell(events.Planned(plan))
+        times.end("plan")
+        open_pool(plan.pool, asked=request.pool is not None)
+        with LiveFork(Store(state_folder()).create(request.name), plan, request, tell, times) as fork:
+            fork.prepare(cwd)
+            fork.launch(helper, caller)
+            fork.watch(signals)
+            return fork.finish()
+    finally:
+        helper.abandon()
+
+
+def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
+    """What `run` would do. Changes nothing."""
+    policy = load(request.policy, request.rules, cwd, home_folder())
+    facts = host_facts(policy, request, helper)
+    choices = {
+        source.path: choose(source, facts.pool, rule.mechanism, rule.guarantee)
+        for rule, source in sources(policy, facts)
+    }
+    return make_plan(policy, facts, choices, relocated=request.relocated)
