@@ -33,7 +33,7 @@ def trial(folder: str) -> spike.Finding:
     as_root = spike.child(tries, folder, "inner", mounts=True)
     wanted = {"overlay": "EINVAL", "bind": "EINVAL", "recursive bind": "ok", "overlay, mount made here": "ok"}
     return spike.Finding(
-        f"not in a user namespace: {as_user}; as root: {as_root}",
+        f"not in a user namespace: {spike.told(as_user)}; as root: {spike.told(as_root)}",
         as_user == wanted and set(as_root.values()) == {"ok"},
     )
 

@@ -50,7 +50,7 @@ def trial(folder: str) -> spike.Finding:
     root = spike.child(look, folder, "", mounts=True)
     user = spike.child(look, folder, "userxattr", user=True, userns=True)
     return spike.Finding(
-        f"stale as root: {root}; as a user in a user namespace: {user}",
+        f"stale as root: {spike.told(root)}; as a user in a user namespace: {spike.told(user)}",
         all(user[what] for what in ("read", "mapping", "watch")),
     )
 

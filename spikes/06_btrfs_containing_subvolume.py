@@ -43,8 +43,10 @@ def trial(folder: str) -> spike.Finding:
     overlay_device = os.stat(f"{folder}/over/proj/file").st_dev != os.stat(f"{home}/proj/file").st_dev
     user = spike.child(as_user, home, pool, user=True)
     return spike.Finding(
-        f"yes: root's snapshot took {took:.1f} ms, a write at the original path stayed in it: {kept}, the nested "
-        f"subvolume in it holds {nested}, st_dev differs: {other_device} (overlay too: {overlay_device}); a user: {user}",
+        f"yes: root's snapshot took {took:.1f} ms, a write at the original path stayed in it: {spike.told(kept)}, the "
+        "nested "
+        f"subvolume in it holds {spike.told(nested)}, st_dev differs: {spike.told(other_device)} (overlay too: "
+        f"{spike.told(overlay_device)}); a user: {spike.told(user)}",
         kept
         and nested == []
         and other_device

@@ -46,7 +46,8 @@ def trial(folder: str) -> spike.Finding:
     spike.run("mount", "-n", "-o", "remount,user_subvol_rm_allowed", f"{folder}/btrfs")
     allowed = spike.child(spike.refused, spike.delete_subvolume, f"{pool}/snap", user=True)
     return spike.Finding(
-        f"not by ioctl: {stuck}; nothing foreign in it: {freed}, emptying {FILES} files took {took} ms; "
+        f"not by ioctl: {spike.told(stuck)}; nothing foreign in it: {spike.told(freed)}, emptying {FILES} files took "
+        f"{took} ms; "
         f"with the option the ioctl gives {allowed}",
         list(stuck.values()) == ["EPERM", "EROFS", "ok", "EACCES", "ENOTEMPTY"]
         and freed == {"rmdir when emptied": "ok"}

@@ -37,7 +37,7 @@ def trial(folder: str) -> spike.Finding:
     took = [root.pop("ms"), user.pop("ms")]
     kept = {"mount_setattr": "ok ro,nosuid,nodev", "write": "EROFS"}
     return spike.Finding(
-        f"yes, in {took[0]} and {took[1]} ms: as root {root}, as a user {user}",
+        f"yes, in {took[0]} and {took[1]} ms: as root {spike.told(root)}; as a user {spike.told(user)}",
         root == {"remount": "ok ro", **kept} and user == {"remount": "EPERM rw,nosuid,nodev", **kept},
     )
 

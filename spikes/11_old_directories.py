@@ -27,7 +27,9 @@ def trial(folder: str) -> spike.Finding:
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     root = spike.child(view, folder, handle, mounts=True)
     user = spike.child(view, folder, handle, user=True, userns=True)
-    return spike.Finding(f"yes: {root}", root == user and list(root.values()) == ["private", "host", "host", "private"])
+    return spike.Finding(
+        f"yes: {spike.told(root)}", root == user and list(root.values()) == ["private", "host", "host", "private"]
+    )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def trial(folder: str) -> spike.Finding:
     device = spike.run("findmnt", "-n", "-o", "SOURCE", disk).strip()
     found = spike.child(view, disk, device, os.getpid(), mounts=True)
     return spike.Finding(
-        f"all of them: {found}", found.pop("path") == "private" and set(found.values()) == {"host"}
+        f"all of them: {spike.told(found)}", found.pop("path") == "private" and set(found.values()) == {"host"}
     )
 
 

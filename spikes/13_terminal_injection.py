@@ -75,7 +75,7 @@ def trial(folder: str) -> spike.Finding:
     wanted = ["ok" if legacy == "1" else "EIO", "EPERM" if legacy == "1" else "EIO", "ok", "ok", "EPERM"]
     arrived = 2 * wanted.count("ok")
     return spike.Finding(
-        f"a filter on the ioctl (dev.tty.legacy_tiocsti is {legacy}): {found}",
+        f"a filter on the ioctl (dev.tty.legacy_tiocsti is {legacy}): {spike.told(found)}",
         list(found.values()) == [*wanted, arrived, "ENOTTY", "ok"],
     )
 

@@ -49,7 +49,8 @@ def trial(folder: str) -> spike.Finding:
         share[name] = resident(second)
         times[name] = f"{spike.milliseconds(read, second):.0f} ms"
     return spike.Finding(
-        f"of 50 MB that one fork has read, the second finds in memory (per cent): {share}; its first read took {times}",
+        f"of 50 MB that one fork has read, the second finds in memory (per cent): {spike.told(share)}; its first read "
+        f"took {spike.told(times)}",
         share["snapshot"] < 5 and share["reflink"] < 5 and share["overlay"] > 95,
     )
 

@@ -27,7 +27,8 @@ def trial(folder: str) -> spike.Finding:
     plain = end(disk, "plain")
     volatile = end(disk, "volatile", "volatile")
     return spike.Finding(
-        f"plain yes: {plain[0]} dirty pages before the last close, {plain[1]} after it, {plain[2]:.0f} ms; volatile no: "
+        f"plain yes: {plain[0]} dirty pages before the last close, {plain[1]} after it, {plain[2]:.0f} ms; volatile "
+        "no: "
         f"{volatile[0]} before, {volatile[1]} after, {volatile[2]:.1f} ms",
         plain[0] > 0 and plain[1] == 0 and volatile[0] > 0 and volatile[1] > 0,
     )

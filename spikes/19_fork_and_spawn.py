@@ -27,7 +27,7 @@ def best(start: object) -> float:
     found = []
     for _ in range(7):
         pids: list[int] = []
-        found.append(spike.milliseconds(lambda pids=pids: pids.append(start())))  # type: ignore[operator, misc]
+        found.append(spike.milliseconds(lambda pids=pids: pids.append(start())))  # type: ignore[operator]
         os.waitpid(pids[0], 0)
     return min(found)
 

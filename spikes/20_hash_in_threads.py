@@ -51,7 +51,8 @@ def trial(folder: str) -> spike.Finding:
     rounds = [[spike.milliseconds(way, folder) for way in ways] for _ in range(5)]
     alone, threaded, forked = (min(column) for column in zip(*rounds, strict=True))
     return spike.Finding(
-        f"{FILES} files: {alone:.0f} ms in one thread, {threaded:.0f} ms in two ({threaded / alone:.1f} times as long), "
+        f"{FILES} files: {alone:.0f} ms in one thread, {threaded:.0f} ms in two ({threaded / alone:.1f} times as "
+        "long), "
         f"{forked:.0f} ms in two processes ({alone / forked:.1f} times as fast; {os.cpu_count()} processors)",
         threaded > 0.8 * alone,
     )

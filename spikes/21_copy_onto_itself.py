@@ -35,8 +35,9 @@ def trial(folder: str) -> spike.Finding:
     except shutil.SameFileError:
         guarded = True
     return spike.Finding(
-        f"it is emptied: bytes left {left}; device and inode are equal in advance: {all(same)}, which is what "
-        f"shutil.copyfile compares (it refused: {guarded})",
+        f"it is emptied: bytes left {spike.told(left)}; device and inode are equal in advance: "
+        f"{spike.told(all(same))}, which is what "
+        f"shutil.copyfile compares (it refused: {spike.told(guarded)})",
         set(left.values()) == {0} and all(same) and guarded,
     )
 

@@ -49,8 +49,9 @@ def trial(folder: str) -> spike.Finding:
     wrong = spike.child(shown, folder, "", mounts=True)
     lost = spike.child(own_marks, folder, mounts=True)
     return spike.Finding(
-        f"a user's hand-made layer: {made}, shows {user}; root with userxattr {root}; without it {wrong} and no error; "
-        f"a base with a 0:0 device and an overlay xattr of its own loses: {lost}",
+        f"a user's hand-made layer: {made}, shows {spike.told(user)}; root with userxattr {spike.told(root)}; without "
+        f"it {spike.told(wrong)} and no error; "
+        f"a base with a 0:0 device and an overlay xattr of its own loses: {spike.told(lost)}",
         made == "ok"
         and user == root == ["changed", "dir", "new"]
         and wrong == ["changed", "dir", "inside", "new"]

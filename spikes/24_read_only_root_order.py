@@ -85,8 +85,11 @@ def trial(folder: str) -> spike.Finding:
     wanted: dict[str, Any] = {"late": ["EINVAL", "EROFS"], "private": "ok", "shared": "ok", "elsewhere": "EROFS"}
     wanted |= {"nested user namespace": "ok"}
     return spike.Finding(
-        f"detached trees and clones first, then / read-only, then attach them: as root {root}, as a user {user}",
-        kept and all(found == {**wanted, "entered": n, "handed back": n} for n, found in (("root", root), ("user", user))),
+        f"detached trees and clones first, then / read-only, then attach them: as root {spike.told(root)}; as a user "
+        f"{spike.told(user)}",
+        kept
+        and root == {**wanted, "entered": "root", "handed back": "root"}
+        and user == {**wanted, "entered": "user", "handed back": "user"},
     )
 
 

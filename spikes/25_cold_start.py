@@ -7,9 +7,8 @@ import sys
 import spike
 
 QUESTION = "what does a cold start in Python cost, with the helper started before and after the import of click?"
-SPAWN = (
-    "p = os.posix_spawn(sys.executable, [sys.executable, '-I', '-S', '-c', 'import ctypes, json, os, socket'], os.environ)"
-)
+HELPER = "[sys.executable, '-I', '-S', '-c', 'import ctypes, json, os, socket']"
+SPAWN = f"p = os.posix_spawn(sys.executable, {HELPER}, os.environ)"
 PROGRAMS = {
     "nothing": "pass",
     "import click alone": "import click",

@@ -80,7 +80,8 @@ def trial(folder: str) -> spike.Finding:
     fast = spike.milliseconds(spike.snapshot, f"{top}/sub", f"{top}/clean")
     return spike.Finding(
         f"yes: asked {sizes[-1] >> 20} MB into a write of {SIZE >> 20}, it was frozen {in_write:.0f} ms later with the "
-        f"write complete: {whole}; in an fsync of {dirty} dirty pages after {in_sync:.0f} ms with {left} left; a "
+        f"write complete: {spike.told(whole)}; in an fsync of {dirty} dirty pages after {in_sync:.0f} ms with {left} "
+        "left; a "
         f"snapshot with {SIZE >> 20} MB dirty took {slow:.0f} ms, after syncfs {fast:.1f} ms",
         whole and dirty > left == 0 and fast < slow,
     )

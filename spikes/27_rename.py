@@ -60,7 +60,8 @@ def trial(folder: str) -> spike.Finding:
     folders = spike.child(moved, f"{folder}/user", user=True)
     expected = {"subvolumes": ("EXDEV",) * 2, "two mounts": ("EXDEV",) * 2, "one mount": ("ok",) * 2}
     return spike.Finding(
-        f"(exchange, rename): {across}; after an exchange in one mount: {inside}; a user's folder of mode 0555: {folders}",
+        f"(exchange, rename): {spike.told(across)}; after an exchange in one mount: {spike.told(inside)}; a user's "
+        f"folder of mode 0555: {folders}",
         across == expected
         and inside == {"ctime changed": True, "a late write lands in": "the displaced", "nlink": 1}
         and folders == "ok beside, EACCES elsewhere",

@@ -63,8 +63,10 @@ def trial(folder: str) -> spike.Finding:
     fcntl.flock(holder, fcntl.LOCK_EX)
     lock, watch = spike.child(read_only, folder, mounts=True)
     return spike.Finding(
-        f"kill(0) from own user and PID namespaces reaches the host's process group: {signals['plain']}, under "
-        f"Landlock's signal scope (ABI {abi}): {signals['landlock']}, in an own session: {signals['session']}; through a "
+        f"kill(0) from own user and PID namespaces reaches the host's process group: {spike.told(signals['plain'])}, "
+        "under "
+        f"Landlock's signal scope (ABI {abi}): {spike.told(signals['landlock'])}, in an own session: "
+        f"{spike.told(signals['session'])}; through a "
         f"read-only view flock against the host's lock gives {lock}, and inotify tells of the host's write: {watch}",
         signals == {"plain": True, "landlock": False, "session": False} and (lock, watch) == ("EAGAIN", "ok"),
     )

@@ -23,14 +23,14 @@ def trial(folder: str) -> spike.Finding:
     """Crash a child with each limit, where this host's pattern is a pipe."""
     os.chdir(folder)
     pattern = spike.get("/proc/sys/kernel/core_pattern").strip()
-    found = {limit: dumped(limit) for limit in (0, 1)}
-    answer = f"core_pattern is {pattern!r}; handed out with limit 0: {found[0]}, with 1: {found[1]}"
+    found = {f"with limit {limit}": dumped(limit) for limit in (0, 1)}
+    answer = f"core_pattern is {pattern!r}; a core is handed out {spike.told(found)}"
     if not pattern.startswith("|"):
         raise spike.Missing(
             f"{answer} | core_pattern is no pipe here and is the whole machine's; run this file where it is, as on "
             "Ubuntu with apport or with systemd-coredump"
         )
-    return spike.Finding(answer, found == {0: True, 1: False})
+    return spike.Finding(answer, list(found.values()) == [True, False])
 
 
 if __name__ == "__main__":

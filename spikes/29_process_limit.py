@@ -64,7 +64,7 @@ def trial(folder: str) -> spike.Finding:
     """As an ordinary user, as root is not limited."""
     found = spike.child(with_others, user=True)
     return spike.Finding(
-        f"a limit of {LIMIT} while {OUTSIDE} run outside leaves room for this many children: {found}",
+        f"a limit of {LIMIT} while {OUTSIDE} run outside leaves room for this many children: {spike.told(found)}",
         found["without"] == 0 and found["before"] == 0 and 0 < found["after"] < LIMIT,
     )
 

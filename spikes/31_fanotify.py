@@ -1,7 +1,6 @@
 """Fact 31: fanotify marks from a user namespace."""
 
 import ctypes
-import os
 
 import spike
 
@@ -28,7 +27,7 @@ def trial(folder: str) -> spike.Finding:
     user = spike.child(marks, folder, user=True, userns=True)
     root = spike.child(marks, folder, mounts=True)
     return spike.Finding(
-        f"no: {user}; as root outside: {root}",
+        f"no: {spike.told(user)}; as root outside: {spike.told(root)}",
         user["host mount"] == user["host filesystem"] == "EPERM" and root["host mount"] == "ok",
     )
 

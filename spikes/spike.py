@@ -316,6 +316,17 @@ def landlock(files: int, scope: int) -> None:
     syscall(446, ruleset, 0)
 
 
+def told(found: Any) -> str:
+    """What was found, in words: 'name: value' for each entry, yes and no for truth."""
+    if isinstance(found, bool):
+        return "yes" if found else "no"
+    if isinstance(found, dict):
+        return ", ".join(f"{name}: {told(value)}" for name, value in found.items())
+    if isinstance(found, (list, tuple)):
+        return f"({', '.join(told(value) for value in found)})" if found else "nothing"
+    return str(found)
+
+
 def put(path: str, text: str) -> None:
     """Write a small file."""
     with open(path, "w") as file:
