@@ -75,9 +75,7 @@ class Terminal:
         return self._descriptor
 
     def take(self) -> list[Received]:
-        return [
-            Received(number, code == _SI_KERNEL, sender) for number, code, sender in read_signals(self._descriptor)
-        ]
+        return [Received(number, code == _SI_KERNEL, sender) for number, code, sender in read_signals(self._descriptor)]
 
     def stop_self(self, number: int) -> None:
         """Stop as the command was stopped, so that the shell sees one job."""

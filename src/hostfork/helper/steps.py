@@ -1,15 +1,15 @@
 """One helper, from the gate to the exec: the steps in their order, each named to the owner before it begins.
 
-    fds          standard descriptors are occupied, SIGCHLD is at its default
-    plan         the gate: the whole plan has arrived, the owner lives
-    namespaces   mount namespace, for an ordinary user inside a user namespace
-    idmap        the user's ids map to themselves
-    propagation  host mounts made later appear (slave), or not (private); ours never leave
-    view         detached trees are made and attached
-    verify       each path is what the plan says
-    privileges   capabilities are given up
-    context      the working directory is entered by its path
-    exec         the keeper forks the command
+fds          standard descriptors are occupied, SIGCHLD is at its default
+plan         the gate: the whole plan has arrived, the owner lives
+namespaces   mount namespace, for an ordinary user inside a user namespace
+idmap        the user's ids map to themselves
+propagation  host mounts made later appear (slave), or not (private); ours never leave
+view         detached trees are made and attached
+verify       each path is what the plan says
+privileges   capabilities are given up
+context      the working directory is entered by its path
+exec         the keeper forks the command
 """
 
 import os

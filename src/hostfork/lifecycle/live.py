@@ -24,7 +24,7 @@ from hostfork.vocabulary import Activity, SourceChanged
 from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import identify
 from hostfork.workload.launch import Helper
-from hostfork.workload.watch import Exit, SignalSource, watch
+from hostfork.workload.watch import Exit, SignalSource, pass_early, watch
 
 
 class Times:
@@ -87,14 +87,17 @@ class LiveFork:
         self._record = self._folder.save(prepare(self._folder, self.record, self._plan, self._tell))
         self._times.end("prepare")
 
-    def launch(self, helper: Helper, caller: Caller) -> None:
+    def launch(self, helper: Helper, caller: Caller, signals: SignalSource | None) -> None:
         """Make the cgroup, open the gate, wait until the command has exec'd."""
         self._helper = helper
         group = self._make_group()
         self._folder.note("launching")
         descriptor = None if group is None else group.open()
+        view = self._view(caller)
+        if signals is not None:
+            signals.watching()
         try:
-            launched = helper.start(self._view(caller), self._folder.journal(), descriptor)
+            launched = helper.start(view, self._folder.journal(), descriptor)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
@@ -109,6 +112,8 @@ class LiveFork:
         )
         helper.wait_executed(self._request.command[0])
         self._started = True
+        if signals is not None:
+            pass_early(helper.channel, signals)
         self._folder.note("started", pid=launched.pid)
         self._tell(events.StartedCommand(launched.pid))
         self._times.end("launch")
@@ -117,6 +122,8 @@ class LiveFork:
         """Wait for the command's end."""
         assert self._helper is not None
         self._exit = watch(self._helper.channel, signals, self._plan.timeout, self.record.cgroup)
+        if signals is not None:
+            signals.unwatch()
         self._folder.note("ended", exit=self._exit.exit, signal=self._exit.signal)
         self._times.end("command")
         self._tell(events.EndedCommand(self._status()))
@@ -205,8 +212,14 @@ class LiveFork:
 
     def _outcome(self, found: dict[str, Changeset], kept: bool, left: Leftovers) -> Outcome:
         paths = tuple(
-            PathOutcome(path.path, path.mechanism, path.guarantee, path.bytes_copied, path.base_content,
-                        path.source_changed)  # fmt: skip
+            PathOutcome(
+                path.path,
+                path.mechanism,
+                path.guarantee,
+                path.bytes_copied,
+                path.base_content,
+                path.source_changed,
+            )
             for path in changes.private_paths(self.record)
             if path.mechanism is not None and path.guarantee is not None
         )
@@ -231,7 +244,7 @@ class LiveFork:
         )
 
     def _give_up(self, error: BaseException) -> None:
-        """Give back what was made; if the command ran, keep its changes. What fails on the way is told with the error."""
+        """Give back what was made; if the command ran, keep its changes. What fails here is told with the error."""
         try:
             left = self._give_back() if not self._started else self._leave_idle()
         except (HostforkError, OSError) as other:

@@ -11,21 +11,22 @@ _QUALITIES = (
     "merry mild neat new nimble noble odd open plain proud pure quick quiet rapid rare ready red ripe sage sharp shy "
     "silent silver sleek smart snug solid spare stable steady still stout sunny sure swift tame tidy true vast vivid "
     "warm wary wide wild wise witty young zesty"
-).split()
+)
 _ANIMALS = (
     "ant auk badger bat bear bee beetle bison boar carp cat clam cod crab crane crow deer dove duck eagle eel elk emu "
     "falcon finch fox frog gecko gnu goat goose grouse gull hare hawk hen heron horse ibex ibis jay kite koala lark "
     "lemur lion lynx magpie mole moose moth mouse mule newt otter owl ox panda perch pig pike plover pony puffin quail "
     "rabbit ram raven ray robin rook seal shrew shrike skink snail snipe sole stag stoat stork swan swift tapir teal "
     "tern toad trout tuna vole wasp whale wolf wombat wren yak zebra"
-).split()
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def fresh_name() -> str:
     """A random name; not necessarily free."""
+    qualities, animals = _QUALITIES.split(), _ANIMALS.split()
     first, second = os.urandom(2)
-    return f"{_QUALITIES[first % len(_QUALITIES)]}-{_ANIMALS[second % len(_ANIMALS)]}"
+    return f"{qualities[first % len(qualities)]}-{animals[second % len(animals)]}"
 
 
 def check_name(name: str) -> str:

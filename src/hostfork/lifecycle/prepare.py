@@ -68,9 +68,7 @@ def base_file(fork: ForkFolder, path: PathRecord) -> str:
     return fork.file(f"base.{path.key.rpartition('.')[2]}")
 
 
-def _prepare_private(
-    fork: ForkFolder, path: PathRecord, pool: str, progress: Callable[[int, int], None]
-) -> Prepared:
+def _prepare_private(fork: ForkFolder, path: PathRecord, pool: str, progress: Callable[[int, int], None]) -> Prepared:
     assert path.mechanism is not None
     with StatManifestWriter(base_file(fork, path)) as base:
         source = Source(path.path, path.omit)

@@ -31,7 +31,7 @@ class Leftovers:
 def end_writers(record: Record, keeper: Helper | None) -> StopReport:
     """End every process of the fork and prove that none is left."""
     namespace = record.mount_namespace if record.same_paths else None
-    return stop(_group(record), keeper, namespace)
+    return stop(_group(record), keeper, namespace, record.name)
 
 
 def close_view(record: Record, keeper: Helper | None) -> Leftovers:

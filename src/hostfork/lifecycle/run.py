@@ -41,7 +41,7 @@ def run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | No
         open_pool(plan.pool, asked=request.pool is not None)
         with LiveFork(Store(state_folder()).create(request.name), plan, request, tell, times) as fork:
             fork.prepare(cwd)
-            fork.launch(helper, caller)
+            fork.launch(helper, caller, signals)
             fork.watch(signals)
             return fork.finish()
     finally:

@@ -42,9 +42,7 @@ def attaches(plan: Plan, record: Record, fork: ForkFolder) -> tuple[Attach, ...]
         _Wanted(mount.path, Keep(mount.path), False, True, mount.device, mount.inode, mount.folder)
         for mount in plan.nested_mounts
     ]
-    wanted += [
-        _Wanted(end.path, Bind(end.path), False, True, end.device, end.inode, False) for end in plan.endpoints
-    ]
+    wanted += [_Wanted(end.path, Bind(end.path), False, True, end.device, end.inode, False) for end in plan.endpoints]
     if plan.read_only_root:
         wanted += [_kept(path) for path in _KEPT_WRITABLE if os.path.isdir(path)]
     wanted.sort(key=lambda item: item.target.count("/") if item.target != "/" else 0)

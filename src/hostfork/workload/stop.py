@@ -7,6 +7,7 @@ may be left in the view's mount namespace either; under a subreaper that is the 
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hostfork.helper.protocol import End, Ended
@@ -24,8 +25,8 @@ class StopReport:
     ended: int = 0
 
 
-def stop(group: Group | None, keeper: Helper | None, namespace: int | None) -> StopReport:
-    """End the tree: by cgroup.kill, else by the keeper as subreaper; then look into the mount namespace.
+def stop(group: Group | None, keeper: Helper | None, namespace: int | None, name: str) -> StopReport:
+    """End the tree: by cgroup.kill, else by the keeper as subreaper; then look for what is left of the fork `name`.
 
     `namespace` is the inode of the view's mount namespace, None where the command shares the host's. `keeper` is not a
     survivor. Waits at most some seconds for what the kernel cannot end (a process in an uninterruptible call).
@@ -36,20 +37,41 @@ def stop(group: Group | None, keeper: Helper | None, namespace: int | None) -> S
             return StopReport(tuple(group.processes()))
     elif keeper is not None:
         _end_by_subreaper(keeper)
-    return _clear_namespace(namespace, -1 if keeper is None else keeper.pid)
+    if keeper is None:
+        # Nobody holds the namespace any more, so its inode number may be another's by now.
+        return _clear(lambda: tuple(pid for pid in _candidates(namespace) if _carries(pid, name)))
+    if namespace is None:
+        return StopReport(())
+    return _clear(lambda: tuple(pid for pid in members(namespace) if pid != keeper.pid))
 
 
 def members(namespace: int) -> tuple[int, ...]:
     """Every process that this user can see in the mount namespace of that inode."""
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if os.stat(f"/proc/{name}/ns/mnt").st_ino == namespace:
-                    found.append(int(name))
-            except OSError:
-                continue  # it ended, or belongs to somebody else
+    for pid in _pids():
+        try:
+            if os.stat(f"/proc/{pid}/ns/mnt").st_ino == namespace:
+                found.append(pid)
+        except OSError:
+            continue  # it ended, or belongs to somebody else
     return tuple(found)
+
+
+def _candidates(namespace: int | None) -> tuple[int, ...]:
+    return tuple(_pids()) if namespace is None else members(namespace)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+
+
+def _carries(pid: int, name: str) -> bool:
+    """Whether the process was started in the fork, by the variable that every one of its processes inherits."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"HOSTFORK_FORK={name}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False
 
 
 def _end_by_subreaper(keeper: Helper) -> None:
@@ -61,15 +83,13 @@ def _end_by_subreaper(keeper: Helper) -> None:
         return  # the keeper is dead: what it left is looked for in the namespace
 
 
-def _clear_namespace(namespace: int | None, keeper: int) -> StopReport:
-    if namespace is None:
-        return StopReport(())
+def _clear(living: Callable[[], tuple[int, ...]]) -> StopReport:
+    """Kill until none is left."""
     deadline = time.monotonic() + _PATIENCE
     ended: set[int] = set()
-    while True:
-        left = [pid for pid in members(namespace) if pid not in (keeper, os.getpid())]
-        if not left or time.monotonic() > deadline:
-            return StopReport(tuple(left), len(ended))
+    while left := living():
+        if time.monotonic() > deadline:
+            return StopReport(left, len(ended))
         for pid in left:
             ended.add(pid)
             try:
@@ -77,5 +97,6 @@ def _clear_namespace(namespace: int | None, keeper: int) -> StopReport:
             except ProcessLookupError:
                 continue
             except PermissionError:
-                return StopReport(tuple(left), len(ended))
+                return StopReport(left, len(ended))
         time.sleep(0.002)
+    return StopReport((), len(ended))

@@ -30,6 +30,12 @@ class Received:
 class SignalSource(Protocol):
     """The caller's signals while the command runs."""
 
+    def watching(self) -> None:
+        """The command is about to exist: from here on signals are read, not acted on."""
+
+    def unwatch(self) -> None:
+        """The command has ended: signals act again."""
+
     def fileno(self) -> int:
         """Readable when a signal waits."""
 
@@ -101,6 +107,12 @@ class _Limit:
 
 def _exit(status: int, timed_out: bool) -> Exit:
     return Exit(None, -status, timed_out) if status < 0 else Exit(status, None, timed_out)
+
+
+def pass_early(channel: Channel, signals: SignalSource) -> None:
+    """What came while the command did not exist yet is the command's too, whoever sent it."""
+    for received in signals.take():
+        channel.send(Signal(received.number))
 
 
 def _pass_on(received: Received, channel: Channel, group: str | None) -> None:
