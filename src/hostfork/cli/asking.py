@@ -1,0 +1,164 @@
+"""The options that say what a run is to do, and what they mean as a `Request`. `run` and `plan` share them."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hostfork.cli.verb import complete_files, complete_folders, flag, value, values
+from hostfork.errors import Code, PolicyError
+from hostfork.lifecycle.request import Keep, Request
+from hostfork.policy.options import parse_duration
+from hostfork.policy.rules import Environment, RuleOptions
+from hostfork.vocabulary import Require
+
+Decorator = Callable[[Callable[..., int]], Callable[..., int]]
+
+
+def rule_options(function: Callable[..., int]) -> Callable[..., int]:
+    """What the command gets: rules for paths, and promises."""
+    return _apply(
+        function,
+        values("--private", metavar="PATH[:WORD]", help="own writable copy; WORD: copy, overlay, live, …",
+               shell_complete=complete_files),
+        values("--read-only", metavar="PATH", help="cannot be written", shell_complete=complete_files),
+        values("--shared", metavar="PATH", help="stays the host's, inside another rule's path",
+               shell_complete=complete_files),
+        values("--scratch", metavar="PATH[:tmpfs=SIZE]", help="private and empty, never collected",
+               shell_complete=complete_folders),
+        values("--hidden", metavar="PATH", help="empty and unreadable", shell_complete=complete_files),
+        values("--endpoint", metavar="PATH", help="a socket or FIFO that stays the host's",
+               shell_complete=complete_files),
+        value("--policy", metavar="NAME|FILE", help="a shipped policy, or a TOML file",
+              shell_complete=complete_policies),
+        values("--require", metavar="WHAT", help="refuse unless kept: stable, snapshot, cgroup, …",
+               shell_complete=_complete_requires),
+        flag("--share-all", help="no rule is needed: everything stays the host's"),
+        flag("--relocated", help="no namespaces: the copy lies at another path"),
+    )  # fmt: skip
+
+
+def context_options(function: Callable[..., int]) -> Callable[..., int]:
+    """What surrounds the command: folder, environment, descriptors, time, place for private storage."""
+    return _apply(
+        function,
+        value("--cwd", metavar="DIR", help="working directory", shell_complete=complete_folders),
+        values("--env", metavar="K[=V]", help="set a variable, or keep it with --clear-env"),
+        values("--env-file", metavar="FILE", help="lines of K=V", shell_complete=complete_files),
+        flag("--clear-env", help="start from an empty environment"),
+        values("--fd", metavar="N", help="this descriptor stays open in the command"),
+        value("--timeout", metavar="TIME", help="end everything after 90, 90s, 5m, 1h; status 124"),
+        value("--pool", metavar="DIR", help="where private copies lie", shell_complete=complete_folders),
+    )
+
+
+def _apply(function: Callable[..., int], *decorators: Decorator) -> Callable[..., int]:
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
+    """The request that the options say. Raises PolicyError `policy.usage`."""
+    base = os.getcwd() if options["cwd"] is not None else None
+    rules = {
+        name: tuple(_from_caller(word, base) for word in options[name])
+        for name in ("private", "read_only", "shared", "scratch", "hidden", "endpoint")
+    }
+    return Request(
+        command=command,
+        policy=options["policy"] or "workspace",
+        rules=RuleOptions(
+            **rules,
+            require=options["require"],
+            environment=environment(options["clear_env"], options["env_file"], options["env"]),
+            share_all=options["share_all"],
+            timeout=None if options["timeout"] is None else parse_duration(options["timeout"], "--timeout"),
+        ),
+        name=options.get("name"),
+        keep=_keep(options.get("keep", False), options.get("rm", False)),
+        export=_from_caller(options["export"], base) if options.get("export") else None,
+        cwd=None if options["cwd"] is None else os.path.join(base or "/", os.path.expanduser(options["cwd"])),
+        descriptors=tuple(descriptor("--fd", word) for word in options["fd"]),
+        pool=_from_caller(options["pool"], base) if options["pool"] else None,
+        relocated=options["relocated"],
+    )
+
+
+def _from_caller(word: str, base: str | None) -> str:
+    """A path as the caller's shell means it, also where the command gets another working directory."""
+    if base is None or word.startswith(("/", "~")):
+        return word
+    return os.path.join(base, word)
+
+
+def _keep(keep: bool, remove: bool) -> Keep:
+    if keep and remove:
+        raise usage("--keep and --rm contradict each other", "--rm", "give one of them")
+    return Keep.ALWAYS if keep else Keep.NEVER if remove else Keep.CHANGES
+
+
+def usage(message: str, place: str, hint: str | None = None) -> PolicyError:
+    """Bad usage of an option."""
+    return PolicyError(Code.POLICY_USAGE, message, place=place, step="options", hint=hint)
+
+
+def descriptor(option: str, word: str) -> int:
+    """A descriptor's number above 2: the first three are the command's anyway."""
+    if not (word.isascii() and word.isdecimal()) or int(word) < 3:
+        raise usage(f"{option} {word}: not the number of a descriptor above 2", option,
+                    "0, 1 and 2 are the command's without it")  # fmt: skip
+    return int(word)
+
+
+def environment(clear: bool, files: tuple[str, ...], words: tuple[str, ...]) -> Environment:
+    """The changes to the environment: first the files, then the options, each in order."""
+    variables = [pair for path in files for pair in _read_environment(path)]
+    for word in words:
+        name, equals, content = word.partition("=")
+        if not name:
+            raise usage(f"--env {word}: a variable has a name", "--env", "write it as --env NAME=VALUE")
+        if not equals:
+            if name not in os.environ:
+                raise usage(f"--env {name}: the variable is not set here", "--env", f"give it a value: --env {name}=…")
+            content = os.environ[name]
+        variables.append((name, content))
+    return Environment(clear, tuple(variables))
+
+
+def _read_environment(path: str) -> list[tuple[str, str]]:
+    """`K=V` lines; empty lines and lines that begin with `#` are passed over, quotes mean nothing."""
+    try:
+        with open(os.path.expanduser(path), "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError as error:
+        raise PolicyError(
+            Code.POLICY_USAGE, f"--env-file {path} cannot be read", path=path, place="--env-file", step="read",
+            errno=error.errno,
+        ) from error  # fmt: skip
+    variables = []
+    for number, line in enumerate(lines, 1):
+        text = os.fsdecode(line.rstrip(b"\r"))
+        if not text.strip() or text.startswith("#"):
+            continue
+        name, equals, content = text.partition("=")
+        if not equals or not name or name != name.strip() or "\0" in text:
+            raise usage(f"--env-file {path}: line {number} is not K=V", f"{path}: line {number}",
+                        "one NAME=VALUE in a line, without blanks around the name")  # fmt: skip
+        variables.append((name, content))
+    return variables
+
+
+def complete_policies(ctx: Any, parameter: Any, incomplete: str) -> list[Any]:
+    """The shipped policies, or a file."""
+    from click.shell_completion import CompletionItem
+
+    from hostfork import api
+
+    names = [CompletionItem(name) for name in api.policies() if name.startswith(incomplete)]
+    return names or complete_files(ctx, parameter, incomplete)
+
+
+def _complete_requires(ctx: Any, parameter: Any, incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(item.value) for item in Require if item.value.startswith(incomplete)]

@@ -1,0 +1,65 @@
+"""`hostfork diff`: what a fork changed, one line for each ignored folder; `--all` has every path, JSON always."""
+
+import click
+
+from hostfork import api
+from hostfork.cli.changes import diff_lines, expanded, folded, stat_lines
+from hostfork.cli.output import Output, terminal
+from hostfork.cli.verb import absolute, complete_files, flag, fork_argument, verb
+from hostfork.errors import Code, PolicyError
+
+
+@verb(
+    "diff",
+    "Show what a fork changed.",
+    "hostfork diff calm-otter",
+    "hostfork diff calm-otter src --patch | less",
+    "hostfork diff calm-otter --exit-code --json",
+)
+@fork_argument()
+@click.argument("paths", nargs=-1, metavar="[PATH]…", shell_complete=complete_files)
+@flag("--all", "every", help="show what is in ignored folders too, path by path")
+@flag("--stat", help="show numbers only")
+@flag("--patch", "-p", help="show the changes of content as one patch, as git apply takes it")
+@flag("--exit-code", help="end with 1 if something changed")
+def diff_verb(output: Output, fork: str, paths: tuple[str, ...], every: bool, stat: bool, patch: bool,
+              exit_code: bool) -> int:  # fmt: skip
+    """Show a changeset."""
+    if patch and (stat or output.json):
+        raise PolicyError(
+            Code.POLICY_USAGE, f"--patch and {'--json' if output.json else '--stat'} contradict each other",
+            place="--patch", step="options", hint="give one of them",
+        )  # fmt: skip
+    found = api.Fork.open(fork)
+    asked = tuple(absolute(path) for path in paths)
+    if patch:
+        some = _write_patch(output, found, asked)
+        return int(exit_code and (some or bool(found.diff(asked).changes)))
+    changeset = found.diff(asked)
+    if output.json:
+        from hostfork.cli import documents
+
+        output.document(documents.diff(found.name, changeset))
+    elif changeset.changes:
+        shown = expanded(changeset) if every or asked else folded(changeset)
+        counts = found.line_counts(shown.changeset)
+        roots = [path.path for path in found.record.paths]
+        if stat:
+            output.lines(stat_lines(changeset, found.line_counts(changeset), roots, output.out))
+        else:
+            output.lines(diff_lines(shown, counts, roots, output.out))
+    return int(exit_code and bool(changeset.changes))
+
+
+def _write_patch(output: Output, fork: api.Fork, paths: tuple[str, ...]) -> bool:
+    """The patch as it is; on a terminal, harmless and in colour. Gives whether there was any."""
+    some = False
+    for piece in fork.patch(paths):
+        some = True
+        if terminal(1):
+            from hostfork.cli.changes import patch_lines
+
+            output.lines(patch_lines(piece, output.out))
+        else:
+            output.bytes(piece)
+    return some

@@ -1,0 +1,382 @@
+"""Values as JSON documents: stable keys, exact numbers, a `schema` number each. docs/json.md describes them.
+
+A path is a string; beside one that is no UTF-8 stands its exact form, `KEY_bytes`, in base64. Nothing here prints.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hostfork.collect.manifest import Change, Changeset, Counts
+from hostfork.errors import HostforkError
+from hostfork.lifecycle.record import Outcome, PathRecord, Problem, Record, Status
+from hostfork.policy.plan import PathPlan, Plan
+from hostfork.policy.rules import Policy, Rule
+from hostfork.storage.contract import Offer, Refusal, Usage
+
+if TYPE_CHECKING:
+    from hostfork.lifecycle.doctor import Capability
+
+SCHEMA = 1
+Document = dict[str, Any]
+
+
+def text(value: str) -> str:
+    """A string that is UTF-8: bytes that are none are replaced."""
+    return value if value.isascii() else os.fsencode(value).decode("utf-8", "replace")
+
+
+def words(values: Iterable[str]) -> list[str]:
+    """Several strings as `text`."""
+    return [text(value) for value in values]
+
+
+def exact(key: str, value: str | None) -> Document:
+    """`{key: value}`, and `key_bytes` in base64 where the value is no UTF-8."""
+    if value is None:
+        return {key: None}
+    shown = text(value)
+    if os.fsencode(value) == shown.encode("utf-8", "surrogatepass"):
+        return {key: shown}
+    import base64
+
+    return {key: shown, f"{key}_bytes": base64.b64encode(os.fsencode(value)).decode("ascii")}
+
+
+def argv(command: Sequence[str]) -> Document:
+    """A command; `command_bytes` holds every word in base64 where one of them is no UTF-8."""
+    if all("command_bytes" not in exact("command", word) for word in command):
+        return {"command": words(command)}
+    import base64
+
+    encoded = [base64.b64encode(os.fsencode(word)).decode("ascii") for word in command]
+    return {"command": words(command), "command_bytes": encoded}
+
+
+def counts(value: Counts) -> Document:
+    """How many paths changed, by kind of change."""
+    return asdict(value)
+
+
+def usage(value: Usage) -> Document:
+    """Space of a fork."""
+    return {"bytes": value.bytes, "inodes": value.inodes, "upper_bound": value.upper_bound}
+
+
+def error(value: HostforkError, status: int) -> Document:
+    """One error, with the exit status it led to."""
+    return {
+        "schema": SCHEMA,
+        "error": {
+            "code": value.code.text,
+            "message": text(value.message),
+            "step": value.step,
+            **exact("path", value.path),
+            "place": None if value.place is None else text(value.place),
+            "errno": value.errno,
+            "details": words(value.details),
+            "hint": None if value.hint is None else text(value.hint),
+        },
+        "status": status,
+    }
+
+
+def problem_of(value: HostforkError) -> Problem:
+    """An error as a result carries it."""
+    return Problem(value.code.text, value.message, value.step, value.path, value.errno, value.hint)
+
+
+def problem(value: Problem | None) -> Document | None:
+    """An error inside a result."""
+    if value is None:
+        return None
+    return {
+        "code": value.code,
+        "step": value.step,
+        **exact("path", value.path),
+        "errno": value.errno,
+        "message": text(value.message),
+        "hint": None if value.hint is None else text(value.hint),
+    }
+
+
+def status(value: Status) -> Document:
+    """How a command ended."""
+    return {
+        "exit": value.exit,
+        "signal": value.signal,
+        "timed_out": value.timed_out,
+        "error": problem(value.error),
+    }
+
+
+def result(outcome: Outcome) -> Document:
+    """What a run gave: the content of `--result FILE`."""
+    return {
+        "schema": SCHEMA,
+        "fork": outcome.fork or None,
+        "status": status(outcome.status),
+        "paths": [
+            {
+                **exact("path", path.path),
+                "mechanism": path.mechanism.value,
+                "guarantee": path.guarantee.value,
+                "bytes_copied": path.bytes_copied,
+                "base_content": path.base_content.value,
+                "source_changed": path.source_changed.value,
+            }
+            for path in outcome.paths
+        ],
+        "ownership": outcome.ownership.value if outcome.ownership else None,
+        "same_paths": outcome.same_paths,
+        "changes": counts(outcome.changes),
+        "kept": outcome.kept,
+        "released": outcome.released,
+        "leftovers": words(outcome.leftovers),
+        "timings": dict(outcome.timings),
+        "bytes_kept": outcome.bytes_kept,
+        "notices": words(outcome.notices),
+    }
+
+
+def change(value: Change) -> Document:
+    """One path of a changeset."""
+    return {
+        **exact("path", value.path),
+        "change": value.change.value,
+        "kind": value.kind.value,
+        "class": value.class_.value,
+        "was": value.was.value if value.was else None,
+        "size": value.size,
+        "old_size": value.old_size,
+        "mode": _mode(value.mode),
+        "old_mode": _mode(value.old_mode),
+        **exact("target", value.target),
+        "fields": list(value.fields),
+        **exact("ignored_by", value.ignored_by),
+        "active": value.active,
+        "base_gone": value.base_gone,
+    }
+
+
+def _mode(value: int | None) -> str | None:
+    """Permission bits as chmod takes them: a number in JSON would be read in decimal."""
+    return None if value is None else f"{value & 0o7777:04o}"
+
+
+def diff(fork: str, changeset: Changeset) -> Document:
+    """A changeset: every path, never folded."""
+    return {
+        "schema": SCHEMA,
+        "fork": fork,
+        "counts": counts(changeset.counts()),
+        "entries": [change(value) for value in changeset.changes],
+    }
+
+
+def record(value: Record) -> Document:
+    """What is known about a fork, without what only the present kernel knows."""
+    return {
+        "name": value.name,
+        "created": value.created,
+        "ended": value.ended,
+        "disposition": value.disposition.value,
+        **argv(value.command),
+        **exact("cwd", value.cwd),
+        "policy": text(value.policy),
+        **exact("pool", value.pool),
+        "ownership": value.ownership.value,
+        "same_paths": value.same_paths,
+        **exact("cgroup", value.cgroup),
+        "owner": value.owner.pid if value.owner else None,
+        "keeper": value.keeper.pid if value.keeper else None,
+        "pid": value.command_process.pid if value.command_process else None,
+        "status": status(value.status) if value.status else None,
+        "torn": value.torn,
+        "paths": [_path_record(path) for path in value.paths],
+    }
+
+
+def _path_record(value: PathRecord) -> Document:
+    return {
+        **exact("path", value.path),
+        "access": value.access.value,
+        "folder": value.folder,
+        "mechanism": value.mechanism.value if value.mechanism else None,
+        "guarantee": value.guarantee.value if value.guarantee else None,
+        "bytes_copied": value.bytes_copied,
+        "base_content": value.base_content.value if value.mechanism else None,
+        "source_changed": value.source_changed.value if value.mechanism else None,
+    }
+
+
+def observed(value: Record, activity: str, age: float, space: Usage | None, changes: Counts | None) -> Document:
+    """A fork as it is now: its record and what the kernel says."""
+    return {
+        **record(value),
+        "activity": activity,
+        "age": round(age, 3),
+        "space": usage(space) if space else None,
+        "changes": counts(changes) if changes else None,
+    }
+
+
+def fork_list(forks: Sequence[Document], broken: Sequence[tuple[str, HostforkError]]) -> Document:
+    """All forks; those whose record cannot be read stand apart, with the reason."""
+    return {
+        "schema": SCHEMA,
+        "forks": list(forks),
+        "broken": [{"name": text(name), "error": error(reason, 125)["error"]} for name, reason in broken],
+    }
+
+
+def plan(value: Plan) -> Document:
+    """A plan: what a run would do, what was refused and why."""
+    return {
+        "schema": SCHEMA,
+        "policy": text(value.policy),
+        "paths": [_path_plan(path) for path in value.paths],
+        "nested_mounts": [
+            {**exact("path", mount.path), "filesystem": mount.filesystem, **exact("inside", mount.inside)}
+            for mount in value.nested_mounts
+        ],
+        "endpoints": [
+            {
+                **exact("path", endpoint.path),
+                "kind": endpoint.kind.value,
+                "asked": endpoint.asked,
+                "pid": endpoint.pid or None,
+                "process": text(endpoint.process) or None,
+            }
+            for endpoint in value.endpoints
+        ],
+        "aliases": [
+            {**exact("path", alias.path), **exact("of", alias.of), "how": text(alias.how)} for alias in value.aliases
+        ],
+        "notices": [
+            {
+                "kind": notice.kind.text,
+                "weaker": notice.kind.weaker,
+                "sentence": text(notice.sentence),
+                **exact("path", notice.path),
+            }
+            for notice in value.notices
+        ],
+        "neighbours": words(value.neighbours),
+        "ownership": value.ownership.value,
+        **exact("cgroup_parent", value.cgroup_parent),
+        "user_namespace": value.user_namespace,
+        "same_paths": value.same_paths,
+        "host_mounts_appear": value.slave,
+        "read_only_root": value.read_only_root,
+        **exact("pool", value.pool),
+        "environment": {
+            "clear": value.environment.clear,
+            "variables": [[text(name), text(content)] for name, content in value.environment.variables],
+        },
+        "timeout": value.timeout,
+    }
+
+
+def _path_plan(value: PathPlan) -> Document:
+    return {
+        **exact("path", value.path),
+        **exact("written", value.written),
+        "place": text(value.place),
+        "access": value.access.value,
+        "folder": value.folder,
+        "filesystem": value.filesystem,
+        "reason": text(value.reason),
+        "mechanism": value.offer.mechanism.value if value.offer else None,
+        "guarantee": value.offer.guarantees.guarantee.value if value.offer else None,
+        "offer": _offer(value.offer) if value.offer else None,
+        "refused": [_refusal(refusal) for refusal in value.refused],
+        "tmpfs_size": value.tmpfs_size,
+        "omit": words(value.omit),
+        "automatic": value.automatic,
+    }
+
+
+def _offer(value: Offer) -> Document:
+    kept = value.guarantees
+    return {
+        "reason": text(value.reason),
+        "bytes_estimate": value.bytes_estimate,
+        "files_estimate": value.files_estimate,
+        "folder_rename": kept.folder_rename,
+        "hard_links": kept.hard_links,
+        "native_watchers": kept.native_watchers,
+        "xattrs": kept.xattrs,
+        "sparse": kept.sparse,
+        "nested_mounts": kept.nested_mounts,
+    }
+
+
+def _refusal(value: Refusal) -> Document:
+    return {"mechanism": value.mechanism.value, "reason": text(value.reason), "errno": value.errno}
+
+
+def policy(value: Policy) -> Document:
+    """A policy: what is asked for, before any host is looked at."""
+    return {
+        "name": text(value.name),
+        "description": text(value.description),
+        "rules": [_rule(rule) for rule in value.rules],
+        "endpoints": [
+            {
+                **exact("path", endpoint.path),
+                **exact("written", endpoint.written),
+                "place": text(endpoint.place),
+                "optional": endpoint.optional,
+            }
+            for endpoint in value.endpoints
+        ],
+        "endpoint_search": value.endpoint_search.value,
+        "requires": [require.value for require in value.requires],
+        "environment": {
+            "clear": value.environment.clear,
+            "variables": [[text(name), text(content)] for name, content in value.environment.variables],
+        },
+        "share_all": value.share_all,
+        "host_mounts_appear": value.host_mounts_appear,
+        "ssh_config_copies": value.ssh_config_copies,
+        "timeout": value.timeout,
+    }
+
+
+def _rule(value: Rule) -> Document:
+    return {
+        "access": value.access.value,
+        **exact("path", value.path),
+        **exact("written", value.written),
+        "place": text(value.place),
+        "mechanism": value.mechanism.value if value.mechanism else None,
+        "guarantee": value.guarantee.value if value.guarantee else None,
+        "tmpfs_size": value.tmpfs_size,
+        "optional": value.optional,
+    }
+
+
+def answer(content: Mapping[str, Any]) -> Document:
+    """A small answer of a verb that does something: its fields under the schema number."""
+    return {"schema": SCHEMA, **content}
+
+
+def doctor(capabilities: Sequence["Capability"]) -> Document:
+    """What a host can do."""
+    return {
+        "schema": SCHEMA,
+        "usable": all(capability.available for capability in capabilities if capability.needed),
+        "capabilities": [
+            {
+                "name": capability.name,
+                "available": capability.available,
+                "needed": capability.needed,
+                "how": text(capability.how),
+                "follows": text(capability.follows),
+                "remedy": None if capability.remedy is None else text(capability.remedy),
+            }
+            for capability in capabilities
+        ],
+    }

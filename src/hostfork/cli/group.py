@@ -1,0 +1,118 @@
+"""The verbs of `hostfork`, by name; a verb's module is imported when it is used."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from hostfork import __version__
+from hostfork.cli.verb import COLOURS
+
+VERBS = {
+    "run": "Run a command with selected independent state.",
+    "plan": "Show what a run would do; nothing is made.",
+    "list": "Show the forks that there are.",
+    "show": "Show all that is known about a fork.",
+    "diff": "Show what a fork changed.",
+    "export": "Write a fork's content to a folder or tar file.",
+    "discard": "Throw forks and their changes away.",
+    "recover": "Put right what a crash or kill left behind.",
+    "policy": "Show and check policies.",
+    "doctor": "Show what this host can do, and how that was found.",
+    "setup": "Install what this host lacks, or show it.",
+    "completion": "Print the completion script of a shell.",
+}
+ALIASES = {"ls": "list"}
+
+
+class Verbs(click.Group):
+    """The group of all verbs."""
+
+    def list_commands(self, ctx: click.Context | None) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context | None, name: str) -> click.Command | None:
+        name = ALIASES.get(name, name)
+        if name not in VERBS:
+            return None
+        return getattr(import_module(f"hostfork.cli.{name}"), f"{name}_verb")  # type: ignore[no-any-return]
+
+    def resolve_command(
+        self, ctx: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb. An unknown one is an error that names those that look like it."""
+        name = arguments[0]
+        command = self.get_command(ctx, name)
+        if command is None and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, [*VERBS, *ALIASES], 2)
+            more = f": did you mean {' or '.join(near)}?" if near else ""
+            raise click.UsageError(f"there is no verb {name!r}{more}", ctx)
+        return (command.name if command else None), command, arguments[1:]
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(
+            "Run commands in the same usable host environment, with selected independent state.\n\n"
+            "Usage: hostfork [OPTIONS] VERB …\n\n"
+            "Examples:\n"
+            "  hostfork run --private ~/proj -- make test\n"
+            "  hostfork diff calm-otter\n"
+            "  hostfork discard calm-otter\n\nVerbs:\n"
+        )
+        for name, sentence in VERBS.items():
+            formatter.write(f"  {name:<11} {sentence}\n")
+        formatter.write("\nOptions:\n")
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx)
+            if record:
+                formatter.write(f"  {record[0]:<28} {record[1]}\n")
+        formatter.write("\n`hostfork VERB --help` shows the options of a verb.\n")
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Verbs with their sentences, without importing any."""
+        from click.shell_completion import CompletionItem
+
+        verbs = [CompletionItem(name, help=text) for name, text in VERBS.items() if name.startswith(incomplete)]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def _without_verb(color: str | None, debug: bool) -> int:
+    """No verb at all: the help, on stderr, as bad usage."""
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+    return 2
+
+
+def _show_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"hostfork {__version__}")
+        ctx.exit()
+
+
+GROUP = Verbs(
+    "hostfork",
+    params=[
+        click.Option(["--color"], type=click.Choice(COLOURS), help="colours; auto: on a terminal without NO_COLOR"),
+        click.Option(["--debug"], is_flag=True, help="show where in hostfork an error comes from"),
+        click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+                     help="show the version"),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=False,
+    invoke_without_command=True,
+    callback=_without_verb,
+)  # fmt: skip
+
+
+def find(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """The verb in a command line, by its real name, and what follows it."""
+    index = 0
+    while index < len(arguments) and arguments[index][:1] == "-":
+        index += 2 if arguments[index] == "--color" else 1
+    if index >= len(arguments):
+        return None, ()
+    name = ALIASES.get(arguments[index], arguments[index])
+    return (name, arguments[index + 1 :]) if name in VERBS else (None, ())

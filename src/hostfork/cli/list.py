@@ -1,0 +1,109 @@
+"""`hostfork list`: every fork, as the kernel shows it now."""
+
+from collections.abc import Sequence
+
+from hostfork import api
+from hostfork.cli.look import Look, age, command_in_words, harmless, number, size, table
+from hostfork.cli.output import Output
+from hostfork.cli.verb import verb
+from hostfork.lifecycle.record import Record
+from hostfork.storage.contract import Usage
+from hostfork.vocabulary import Access, Activity
+
+_HEAD = ("NAME", "STATE", "AGE", "PATHS", "CHANGES", "SPACE", "COMMAND")
+_NARROWEST = 12
+
+
+@verb(
+    "list",
+    "Show the forks that there are.",
+    "hostfork list",
+    "hostfork ls --json",
+    "watch hostfork list",
+)
+def list_verb(output: Output) -> int:
+    """Show all forks; broken records too, with what helps."""
+    forks = api.Fork.all()
+    if output.json:
+        from hostfork.cli import documents
+
+        output.document(
+            documents.fork_list(
+                [
+                    documents.observed(fork.record, fork.activity.value, fork.age, fork.space(), fork.counts())
+                    for fork in forks
+                    if isinstance(fork, api.Fork)
+                ],
+                [(fork.name, fork.error) for fork in forks if not isinstance(fork, api.Fork)],
+            )
+        )
+        return 0
+    rows = [
+        row(fork.record, fork.activity, fork.age, fork.space(), _changes(fork), output.out)
+        if isinstance(fork, api.Fork)
+        else broken_row(fork.name)
+        for fork in forks
+    ]
+    if rows:
+        output.lines(list_lines(rows, output.out))
+    for fork in forks:
+        if not isinstance(fork, api.Fork):
+            output.complain([f"hostfork: {harmless(fork.error.message)}"])
+    return 0
+
+
+def _changes(fork: api.Fork) -> str:
+    counts = fork.counts()
+    return "?" if counts is None else number(counts.total)
+
+
+def row(record: Record, activity: Activity, seconds: float, space: Usage, changes: str, look: Look) -> tuple[str, ...]:
+    """One fork as cells; the last says what is to be done about it, if anything."""
+    hint = "hostfork recover" if activity is Activity.ORPHANED else ""
+    return (
+        harmless(record.name),
+        activity.value,
+        age(seconds),
+        paths_in_words(record, look),
+        changes,
+        f"{size(space.bytes)}{' at most' if space.upper_bound else ''}",
+        command_in_words(record.command),
+        hint,
+    )
+
+
+def broken_row(name: str) -> tuple[str, ...]:
+    """A fork whose record cannot be read: there to be explained and discarded."""
+    return (harmless(name), "broken", "?", "?", "?", "?", "?", f"hostfork discard {harmless(name)}")
+
+
+def paths_in_words(record: Record, look: Look) -> str:
+    """The first private path and how many more there are."""
+    private = [path for path in record.paths if path.access is Access.PRIVATE] or list(record.paths)
+    if not private:
+        return "-"
+    more = f" +{len(private) - 1}" if len(private) > 1 else ""
+    return look.path(private[0].written, 32) + more
+
+
+def list_lines(rows: Sequence[tuple[str, ...]], look: Look) -> list[str]:
+    """The table, with the command cut to what the terminal has left; its first word stays readable."""
+    with_hints = any(row[7] for row in rows)
+    cells = [list(row if with_hints else row[:7]) for row in rows]
+    head = [*_HEAD, *([""] if with_hints else [])]
+    if look.width:
+        full = table([head, *cells])
+        over = max(len(line) for line in full) - look.width
+        widest = max(len(row[6]) for row in cells)
+        if over > 0:
+            room = max(_NARROWEST, widest - over)
+            for row_ in cells:
+                row_[6] = _cut(row_[6], room)
+    else:
+        cells = [[*row[:6], _cut(row[6], 60), *row[7:]] for row in cells]
+    lines = table([head, *cells])
+    return [look.paint(lines[0], "dim"), *lines[1:]]
+
+
+def _cut(command: str, room: int) -> str:
+    return command if len(command) <= room else command[: room - 1] + "…"

@@ -1,0 +1,122 @@
+"""The command `hostfork`: finds the verb, runs it, reports its error, and ends the process with its status.
+
+A verb's module is imported only when it is used. `run` starts the helper before click is imported, so that both start
+at once on two cores.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import click
+
+    from hostfork.cli.output import Output
+
+COMPLETE_VARIABLE = "_HOSTFORK_COMPLETE"
+INTERRUPTED = 130
+NOBODY_READS = 141  # as a program that SIGPIPE ends
+
+
+def run_command_line() -> NoReturn:
+    """Run `sys.argv` and end the process."""
+    try:
+        status = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    # what the interpreter would tidy up is gone in a moment anyway, and every run pays for it
+    os._exit(status)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command line; gives its exit status."""
+    if COMPLETE_VARIABLE in os.environ:
+        from hostfork.cli.completion import complete
+
+        return complete(os.environ[COMPLETE_VARIABLE])
+    return _dispatch(arguments)
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    import click
+
+    from hostfork.cli.group import GROUP
+    from hostfork.cli.output import ReaderGone
+    from hostfork.errors import HostforkError
+
+    try:
+        try:
+            with GROUP.make_context("hostfork", list(arguments)) as context:
+                return int(GROUP.invoke(context))
+        except click.exceptions.Exit as error:
+            return error.exit_code
+        except click.UsageError as error:
+            return _bad_usage(error, arguments)
+        except HostforkError as error:
+            return _report(error, arguments)
+        except BrokenPipeError as error:  # click writes help and version itself
+            raise ReaderGone from error
+        except OSError as error:
+            return _report_fault(error, arguments)
+    except ReaderGone:
+        return NOBODY_READS
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return _report_fault(error, arguments)
+
+
+def _bad_usage(error: "click.UsageError", arguments: Sequence[str]) -> int:
+    from hostfork.errors import Code, PolicyError
+
+    verb = error.ctx.command_path if error.ctx else "hostfork"
+    message = error.format_message().rstrip(".")
+    reported = PolicyError(
+        Code.POLICY_USAGE, message[:1].lower() + message[1:], step="options", hint=f"{verb} --help shows how"
+    )
+    reported.__cause__ = error
+    return _report(reported, arguments)
+
+
+def _report_fault(error: Exception, arguments: Sequence[str]) -> int:
+    from hostfork.cli.report import fault
+
+    return _report(fault(error), arguments)
+
+
+def _report(error: Any, arguments: Sequence[str]) -> int:
+    """Report an error of a verb; `run` tells it also in its result. Being interrupted needs no words."""
+    from hostfork.cli.report import report
+    from hostfork.errors import Code
+
+    output, verb, options = _destination(arguments)
+    if verb == "run":
+        from hostfork.cli.result import write_failure
+
+        write_failure(error, options, output)
+    if error.code is Code.WORKLOAD_INTERRUPTED:
+        return INTERRUPTED
+    return report(error, output, verb)
+
+
+def _destination(arguments: Sequence[str]) -> tuple["Output", str | None, dict[str, Any]]:
+    """Where an error of these arguments goes, also when they could not be parsed: output, verb, its options seen."""
+    from hostfork.cli.group import GROUP, find
+    from hostfork.cli.output import Output
+    from hostfork.cli.verb import seen
+
+    above = seen(GROUP, arguments)
+    name, rest = find(arguments)
+    command = GROUP.get_command(None, name) if name else None
+    options = seen(command, rest) if command else {}
+    output = Output(
+        colour=_colour(options.get("color") or above.get("color")),
+        json=bool(options.get("json")),
+        debug=bool(options.get("debug") or above.get("debug")),
+    )
+    return output, command.name if command else None, options
+
+
+def _colour(asked: Any) -> str:
+    return asked if asked in ("always", "never") else "auto"

@@ -1,0 +1,153 @@
+"""`hostfork plan`: what a run would do, for people and as JSON."""
+
+from typing import Any
+
+import click
+
+from hostfork import api
+from hostfork.cli.asking import context_options, request_from, rule_options
+from hostfork.cli.look import Look, columns, harmless, pad, size, wrapped
+from hostfork.cli.output import Output
+from hostfork.cli.verb import complete_files, verb
+from hostfork.policy.plan import EndpointPlan, NestedMount, PathPlan, Plan
+from hostfork.vocabulary import Access, Ownership
+
+_LABEL = 20
+
+
+@verb(
+    "plan",
+    "Show what a run would do; nothing is made.",
+    "hostfork plan --private ~/proj",
+    "hostfork plan --policy build --private . -- make",
+    "hostfork plan --private . --require cgroup --json",
+)
+@rule_options
+@context_options
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[[--] COMMAND…]", shell_complete=complete_files)
+def plan_verb(output: Output, command: tuple[str, ...], **options: Any) -> int:
+    """Make a plan and show it."""
+    return show_plan(output, api.plan(request_from(options, command)))
+
+
+plan_verb.allow_interspersed_args = False
+
+
+def show_plan(output: Output, plan: Plan) -> int:
+    """Write a plan; also for `run --dry-run`."""
+    if output.json:
+        from hostfork.cli import documents
+
+        output.document(documents.plan(plan))
+    else:
+        output.lines(plan_lines(plan, output.out))
+    return 0
+
+
+def plan_lines(plan: Plan, look: Look) -> list[str]:
+    """A plan for people: paths, what is shared, what else reaches it, what will not work, what is refused."""
+    lines = _path_lines(plan, look)
+    lines += _labelled("everything else", [_everything_else(plan, look)], look)
+    lines += _labelled("also reaches it", [
+        f"{look.path(alias.path)} is {look.path(alias.of)} too ({harmless(alias.how)}): writes change the original"
+        for alias in plan.aliases
+    ], look)  # fmt: skip
+    lines += _labelled("owned by", [_owner(plan, look)], look)
+    lines += _labelled("private storage", [look.path(plan.pool)] if _stores(plan) else [], look)
+    lines += _labelled("weaker", [harmless(notice.sentence) for notice in plan.notices if notice.kind.weaker], look)
+    lines += _labelled("note", [harmless(notice.sentence) for notice in plan.notices if not notice.kind.weaker], look)
+    lines += _labelled("refused", _refusals(plan, look), look)
+    return lines
+
+
+def _stores(plan: Plan) -> bool:
+    return any(path.access in (Access.PRIVATE, Access.SCRATCH) for path in plan.paths)
+
+
+def _path_lines(plan: Plan, look: Look) -> list[str]:
+    """One line for each rule; beneath it, what of the host is put back inside it."""
+    rows: list[tuple[str, str, str, str, str]] = []
+    shown: set[str] = set()
+    for path in plan.paths:
+        if path.automatic:
+            continue
+        rows.append(_path_row(path, look))
+        insides: list[NestedMount | EndpointPlan] = [*plan.nested_mounts, *plan.endpoints]
+        for inside in insides:
+            if inside.path not in shown and _is_inside(inside.path, path.path):
+                shown.add(inside.path)
+                rows.append(_inside_row(inside, look))
+    rows += [_inside_row(endpoint, look) for endpoint in plan.endpoints if endpoint.path not in shown]
+    widths = [max((columns(row[index]) for row in rows), default=0) for index in range(5)]
+    return ["  ".join(pad(cell, widths[index]) for index, cell in enumerate(row)).rstrip() for row in rows]
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/") or path == folder
+
+
+def _path_row(path: PathPlan, look: Look) -> tuple[str, str, str, str, str]:
+    shown = look.path(path.written, 40)
+    resolved = look.path(path.path, 40)
+    reason = path.offer.reason if path.offer else path.reason
+    if not _same_word(path.written, path.path):
+        reason = f"is {resolved}; {reason}" if reason else f"is {resolved}"
+    if path.offer:
+        offer = path.offer
+        copied = f", copies {size(offer.bytes_estimate)}" if offer.bytes_estimate else ""
+        return (shown, path.access.value, offer.mechanism.value, offer.guarantees.guarantee.value,
+                harmless(reason) + copied)  # fmt: skip
+    kind = ""
+    if path.access is Access.SCRATCH:
+        kind = f"tmpfs {size(path.tmpfs_size)}" if path.tmpfs_size else "empty"
+    return (shown, path.access.value, kind, "", harmless(reason))
+
+
+def _same_word(written: str, path: str) -> bool:
+    """Whether the user's word is plainly this path: written absolute, or with `~`, or relative to here."""
+    from hostfork.cli.verb import absolute
+
+    return absolute(written).rstrip("/") == path.rstrip("/")
+
+
+def _inside_row(inside: NestedMount | EndpointPlan, look: Look) -> tuple[str, str, str, str, str]:
+    shown = "  " + look.path(inside.path, 38)
+    if isinstance(inside, NestedMount):
+        return (shown, "shared", inside.filesystem, "", "host mount beneath, put back")
+    who = f"{harmless(inside.process)} ({inside.pid})" if inside.pid else inside.kind.value
+    asked = "asked for" if inside.asked else "found alive"
+    return (shown, "endpoint", who, "", f"{asked}: acts on the host")
+
+
+def _everything_else(plan: Plan, look: Look) -> str:
+    if plan.read_only_root:
+        return "read-only"
+    near = f"   with: {', '.join(look.path(path) for path in plan.neighbours)}" if plan.neighbours else ""
+    return f"shared, writable{near}"
+
+
+def _owner(plan: Plan, look: Look) -> str:
+    if plan.ownership is Ownership.CGROUP:
+        return (
+            f"a cgroup of its own in {look.path(plan.cgroup_parent)}" if plan.cgroup_parent else "a cgroup of its own"
+        )
+    return "subreaper: a process that leaves its parents is found by its mount namespace alone"
+
+
+def _refusals(plan: Plan, look: Look) -> list[str]:
+    several = sum(bool(path.refused) for path in plan.paths) > 1
+    return [
+        f"{look.path(path.written) + ' ' if several else ''}{refusal.mechanism.value}: {harmless(refusal.reason)}"
+        for path in plan.paths
+        for refusal in path.refused
+    ]
+
+
+def _labelled(label: str, sentences: list[str], look: Look) -> list[str]:
+    """Sentences beside one label, each on its own line, wrapped between words to the terminal."""
+    lines: list[str] = []
+    for sentence in sentences:
+        room = look.width - _LABEL if look.width and look.width > _LABEL + 20 else None
+        for text in wrapped(sentence.split(" "), 0, room, " "):
+            lines.append(f"{look.paint(pad(label, _LABEL - 2), 'dim') if not lines else ' ' * (_LABEL - 2)}  {text}")
+    return lines

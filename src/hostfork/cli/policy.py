@@ -1,0 +1,95 @@
+"""`hostfork policy list | show NAME [--resolved] | check FILE…`."""
+
+import os
+from typing import Any
+
+import click
+
+from hostfork import api
+from hostfork.cli.asking import complete_policies
+from hostfork.cli.look import columns, harmless, pad, plural
+from hostfork.cli.output import Output
+from hostfork.cli.verb import flag, verb
+from hostfork.errors import Code, PolicyError
+from hostfork.policy.load import describe, dump
+
+ACTIONS = ("list", "show", "check")
+
+
+@verb(
+    "policy",
+    "Show and check policies: list, show NAME, check FILE.",
+    "hostfork policy list",
+    "hostfork policy show build --resolved",
+    "hostfork policy check ./mine.toml",
+)
+@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("name", nargs=-1, metavar="[NAME|FILE]…", shell_complete=complete_policies)
+@flag("--resolved", help="show: with `~`, variables and patterns opened, as they are here and now")
+def policy_verb(output: Output, action: str, name: tuple[str, ...], resolved: bool) -> int:
+    """Do one of the three."""
+    if resolved and action != "show":
+        raise _usage(f"--resolved means nothing to policy {action}", "hostfork policy show NAME --resolved")
+    if action == "list":
+        if name:
+            raise _usage("policy list takes no name", "hostfork policy show NAME")
+        return _list(output)
+    if not name or (action == "show" and len(name) > 1):
+        raise _usage(f"policy {action} takes {'one name' if action == 'show' else 'names'}", "hostfork policy list")
+    return _show(output, name[0], resolved) if action == "show" else _check(output, name)
+
+
+def _usage(message: str, hint: str) -> PolicyError:
+    return PolicyError(Code.POLICY_USAGE, message, place="policy", step="options", hint=hint)
+
+
+def _list(output: Output) -> int:
+    policies = [(name, api.policy(name)) for name in api.policies()]
+    if output.json:
+        from hostfork.cli import documents
+
+        output.document(documents.answer({"policies": [documents.policy(policy) for _, policy in policies]}))
+    else:
+        room = max((columns(name) for name, _ in policies), default=0)
+        output.lines(f"{pad(harmless(name), room)}  {harmless(policy.description)}" for name, policy in policies)
+    return 0
+
+
+def _show(output: Output, name: str, resolved: bool) -> int:
+    policy = api.policy(name)
+    if output.json:
+        from hostfork.cli import documents
+
+        document: dict[str, Any] = {"policy": documents.policy(policy)}
+        output.document(documents.answer(document))
+        return 0
+    text = dump(policy) if resolved else describe(name, os.getcwd(), os.path.expanduser("~")).text
+    output.lines(_printable(line) for line in text.rstrip("\n").split("\n"))
+    return 0
+
+
+def _printable(line: str) -> str:
+    return "\t".join(harmless(part) for part in line.split("\t"))
+
+
+def _check(output: Output, names: tuple[str, ...]) -> int:
+    """The answer is yes or no; the first no is told as the error that a run would end with."""
+    good = []
+    for name in names:
+        try:
+            good.append(api.policy(name))
+        except PolicyError as error:
+            from hostfork.cli.report import report
+
+            report(error, output, "policy")
+            return 1
+    if output.json:
+        from hostfork.cli import documents
+
+        output.document(documents.answer({"policies": [documents.policy(policy) for policy in good]}))
+    else:
+        output.lines(
+            f"{harmless(name)}  good, {plural(len(policy.rules), 'rule')}"
+            for name, policy in zip(names, good, strict=True)
+        )
+    return 0

@@ -1,0 +1,38 @@
+"""`hostfork recover`: what a crash, a kill or a reboot left behind is put right; changes are kept."""
+
+from hostfork import api
+from hostfork.cli.look import columns, harmless, pad
+from hostfork.cli.output import PREFIX, Output
+from hostfork.cli.verb import verb
+
+
+@verb(
+    "recover",
+    "Put right what a crash, kill or reboot left behind; changes are kept.",
+    "hostfork recover",
+    "hostfork recover --json",
+    "hostfork recover && hostfork list",
+)
+def recover_verb(output: Output) -> int:
+    """Recover all orphans; 1 if something is still left."""
+    recovered = api.recover()
+    left = [sentence for item in recovered for sentence in item.leftovers]
+    if output.json:
+        from hostfork.cli.documents import answer, text, words
+
+        output.document(
+            answer(
+                {
+                    "recovered": [
+                        {"name": text(item.name), "what": text(item.what), "leftovers": words(item.leftovers)}
+                        for item in recovered
+                    ]
+                }
+            )
+        )
+        return int(bool(left))
+    room = max((columns(harmless(item.name)) for item in recovered), default=0)
+    output.lines(f"{pad(harmless(item.name), room)}  {harmless(item.what)}" for item in recovered)
+    for sentence in left:
+        output.complain([f"{PREFIX}{harmless(sentence)}"])
+    return int(bool(left))

@@ -1,0 +1,119 @@
+"""`hostfork show`: all that is known about one fork."""
+
+from hostfork import api
+from hostfork.cli.look import (
+    Look,
+    age,
+    command_in_words,
+    counts_in_words,
+    harmless,
+    pad,
+    plural,
+    size,
+)
+from hostfork.cli.output import Output
+from hostfork.cli.verb import fork_argument, verb
+from hostfork.collect.manifest import Counts
+from hostfork.lifecycle.record import PathRecord, Record, Status
+from hostfork.storage.contract import Usage
+from hostfork.vocabulary import Access, Activity, BaseContent, SourceChanged
+
+_LABEL = 12
+
+
+@verb(
+    "show",
+    "Show all that is known about a fork.",
+    "hostfork show calm-otter",
+    "hostfork show calm",
+    "hostfork show calm-otter --json",
+)
+@fork_argument()
+def show_verb(output: Output, fork: str) -> int:
+    """Show one fork."""
+    found = api.Fork.open(fork)
+    record, activity, counts, space = found.record, found.activity, found.counts(), found.space()
+    if output.json:
+        from hostfork.cli import documents
+
+        document = documents.observed(record, activity.value, found.age, space, counts)
+        output.document(documents.answer(document))
+    else:
+        output.lines(show_lines(record, activity, found.age, space, counts, output.out))
+    return 0
+
+
+def show_lines(
+    record: Record, activity: Activity, seconds: float, space: Usage, counts: Counts | None, look: Look
+) -> list[str]:
+    """A fork for people."""
+    facts = [
+        ("fork", look.paint(harmless(record.name), "bold")),
+        ("state", f"{activity.value}, {record.disposition.value}"),
+        ("command", command_in_words(record.command)),
+        ("in", look.path(record.cwd)),
+        ("made", f"{age(seconds)} ago, {record.created}"),
+        ("ended", ended_in_words(record.status, record.ended)),
+        ("policy", harmless(record.policy)),
+        *(("" if index else "paths", line) for index, line in enumerate(_paths(record, look))),
+        ("changes", "not known" if counts is None else counts_in_words(counts)),
+        ("space", f"{size(space.bytes)}{' at most' if space.upper_bound else ''}, {plural(space.inodes, 'inode')}"),
+        ("storage", look.path(record.pool)),
+        (
+            "owned by",
+            f"{record.ownership.value} {look.path(record.cgroup)}" if record.cgroup else record.ownership.value,
+        ),
+        ("processes", _processes(record)),
+        ("torn", "the machine went down before the changes were on disk" if record.torn else ""),
+        ("same paths", "" if record.same_paths else "no: the copy lies at another path (--relocated)"),
+        ("next", _next(record.name, activity, counts)),
+    ]
+    return [f"{look.paint(pad(label, _LABEL), 'dim')}{fact}" for label, fact in facts if fact]
+
+
+def _paths(record: Record, look: Look) -> list[str]:
+    return [_path(path, look) for path in record.paths] or ["none"]
+
+
+def _path(path: PathRecord, look: Look) -> str:
+    facts = [look.path(path.path), path.access.value]
+    if path.mechanism and path.guarantee:
+        facts += [path.mechanism.value, path.guarantee.value, f"{size(path.bytes_copied)} copied"]
+        if path.base_content is BaseContent.WHILE_SOURCE_UNCHANGED:
+            facts.append("base only while the source is unchanged")
+        if path.source_changed in (SourceChanged.CHANGED, SourceChanged.NOT_CHECKED):
+            facts.append("source changed" if path.source_changed is SourceChanged.CHANGED else "source not checked")
+    elif path.access is Access.SCRATCH:
+        facts.append("never collected")
+    return "  ".join(facts)
+
+
+def ended_in_words(status: Status | None, when: str | None) -> str:
+    """How the command ended."""
+    if status is None:
+        return ""
+    if status.error is not None:
+        how = f"{harmless(status.error.message)} ({status.error.code})"
+    elif status.timed_out:
+        how = "at its time limit"
+    elif status.signal is not None:
+        how = f"by signal {status.signal}"
+    elif status.exit is not None:
+        how = f"with {status.exit}"
+    else:
+        how = "nobody saw how"
+    return f"{how}, {when}" if when else how
+
+
+def _processes(record: Record) -> str:
+    known = (("owner", record.owner), ("keeper", record.keeper), ("command", record.command_process))
+    return ", ".join(f"{name} {identity.pid}" for name, identity in known if identity and identity.alive())
+
+
+def _next(name: str, activity: Activity, counts: Counts | None) -> str:
+    if activity is Activity.ORPHANED:
+        return "hostfork recover"
+    if activity is not Activity.IDLE:
+        return ""
+    verbs = ["diff", "discard"] if counts is None or counts.total else ["discard"]
+    return " · ".join(f"hostfork {verb} {harmless(name)}" for verb in verbs)
