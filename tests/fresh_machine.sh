@@ -37,7 +37,7 @@ make_tree() {
         return
     fi
     # A mirror may be a frozen one, whose lists have expired.
-    mmdebstrap --quiet --mode=root --variant=apt --include=python3,git,ca-certificates \
+    mmdebstrap --quiet --mode=root --variant=apt --include=mount,python3,git,ca-certificates \
         --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$tree" "$mirror"
     if [ -n "${HOSTFORK_FRESH_CACHE-}" ]; then
         tar -C "$tree" --one-file-system -cpf "$HOSTFORK_FRESH_CACHE" .
@@ -97,6 +97,7 @@ in_clone() {
     shift
     place=/root/hostfork
     [ "$name" = root ] || place=/home/$name/hostfork
+    # shellcheck disable=SC2016
     as "$name" sh -c 'cd "$1" && shift && exec "$@"' sh "$place" "$@"
 }
 

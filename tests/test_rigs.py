@@ -19,6 +19,8 @@ def test_disk_is_of_its_kind_and_lends_folders(disk: Disk, person: Person) -> No
     assert os.listdir(folder) == []
     assert os.stat(folder).st_uid == person.uid
     assert rigs.filesystem_of(folder) == disk.kind
+    if os.geteuid() != 0:
+        return  # a folder on a disk of the machine, mounted as it is
     options = next(line for line in rigs.mountinfo() if line.split(" ")[4] == disk.path).split(" ")[5]
     assert "noatime" in options
 
