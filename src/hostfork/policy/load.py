@@ -32,7 +32,7 @@ def load(name: str, options: RuleOptions, cwd: str, home: str) -> Policy:
     `.syntax`, `.unknown-key`, `.bad-value`, `.bad-path`, `.conflict`, `.nothing-private`.
     """
     policy = combine(read(name, cwd, home), options, cwd, home)
-    demand_rules(policy)
+    demand_rules(policy, policy.rules)
     return policy
 
 
@@ -77,9 +77,9 @@ def combine(policy: Policy, options: RuleOptions, cwd: str, home: str) -> Policy
     )
 
 
-def demand_rules(policy: Policy) -> None:
-    """Refuse a policy in which the command has nothing of its own, unless that is meant (`share_all`)."""
-    if policy.share_all or any(rule.access is not Access.SHARED for rule in policy.rules):
+def demand_rules(policy: Policy, rules: tuple[Rule, ...]) -> None:
+    """Refuse a policy in which no rule gives the command anything of its own, unless that is meant (`share_all`)."""
+    if policy.share_all or any(rule.access is not Access.SHARED for rule in rules):
         return
     raise PolicyError(
         Code.POLICY_NOTHING_PRIVATE,

@@ -1,125 +1,161 @@
-"""A policy resolved against host facts: what will be done, what was refused and why. Making a plan changes nothing."""
+"""A policy resolved against host facts and choices. Pure: the same values give the same plan; nothing is made.
 
-from dataclasses import dataclass
-from enum import Enum, unique
+facts = observe(policy, …)                     what the host offers          (host)
+for rule, source in sources(policy, facts):    what needs storage
+    choices[source.path] = choose(…)           which mechanism               (storage)
+plan = make_plan(policy, facts, choices)       what will be done, and why
+"""
 
-from hostfork.policy.rules import Environment
-from hostfork.storage.contract import Offer, Refusal
-from hostfork.vocabulary import Access, EndpointKind, Ownership
+from collections.abc import Mapping
+
+from hostfork.policy.aliases import aliases
+from hostfork.policy.demands import check_requires, namespaces_denied, refuse_relocated, unsupported
+from hostfork.policy.host import HostFacts, PathFacts
+from hostfork.policy.layout import Layout, Placed, resolve
+from hostfork.policy.load import demand_rules
+from hostfork.policy.notices import notices
+from hostfork.policy.planned import (
+    Alias,
+    ConfigCopy,
+    EndpointPlan,
+    NestedMount,
+    Notice,
+    NoticeKind,
+    PathPlan,
+    Plan,
+)
+from hostfork.policy.rules import Policy, Rule
+from hostfork.storage.choose import Choice
+from hostfork.storage.contract import Source
+from hostfork.vocabulary import Access, EntryKind
+
+__all__ = [
+    "Alias",
+    "ConfigCopy",
+    "EndpointPlan",
+    "NestedMount",
+    "Notice",
+    "NoticeKind",
+    "PathPlan",
+    "Plan",
+    "make_plan",
+    "sources",
+]
+
+_SSH_MODE = 0o444
 
 
-@dataclass(frozen=True)
-class PathPlan:
-    """One rule, resolved. `path` has no symlink in it; `written` is the user's word for it.
+def sources(policy: Policy, facts: HostFacts) -> tuple[tuple[Rule, Source], ...]:
+    """The private and scratch rules that have an effect, resolved, outer first; hostfork's own covers are not there.
 
-    `omit`: paths relative to it that belong to something else. `offer` is the chosen mechanism of a private path,
-    `refused` what could not serve, best first. `device` and `inode` are the host's.
+    `omit` of each is also that of its path in the plan. Raises PolicyError and StorageError as `make_plan` does for
+    paths that cannot be used.
     """
-
-    access: Access
-    path: str
-    written: str
-    place: str
-    folder: bool
-    device: int
-    inode: int
-    filesystem: str
-    reason: str = ""
-    offer: Offer | None = None
-    refused: tuple[Refusal, ...] = ()
-    tmpfs_size: int | None = None
-    omit: tuple[str, ...] = ()
-    automatic: bool = False
-    """Added by hostfork (the state folder's cover, ssh's configuration), not asked for."""
+    layout = resolve(policy, facts)
+    return tuple(
+        (placed.rule, Source(placed.path, layout.omit(placed), _mounts_beneath(placed, layout)))
+        for placed in layout.placed
+        if placed.access in (Access.PRIVATE, Access.SCRATCH) and not placed.automatic
+    )
 
 
-@dataclass(frozen=True)
-class EndpointPlan:
-    """A host socket or FIFO that is put back. `asked`: named by the user, else found alive below a private path."""
+def make_plan(policy: Policy, facts: HostFacts, choices: Mapping[str, Choice], *, relocated: bool = False) -> Plan:
+    """The plan. `choices` has a choice for the resolved path of every private rule that `sources` gave.
 
-    path: str
-    kind: EndpointKind
-    asked: bool
-    pid: int
-    process: str
-    device: int
-    inode: int
-
-
-@dataclass(frozen=True)
-class NestedMount:
-    """A host mount beneath a private path that is put back, and shared."""
-
-    path: str
-    filesystem: str
-    folder: bool
-    device: int
-    inode: int
-    inside: str
-
-
-@dataclass(frozen=True)
-class Alias:
-    """Another way to the original of a private path: writes through it change the host's."""
-
-    path: str
-    of: str
-    how: str
-
-
-@unique
-class NoticeKind(Enum):
-    """Why something is said. The second value: it is weaker than the default promise and printed in every run."""
-
-    def __init__(self, text: str, weaker: bool) -> None:
-        self.text = text
-        self.weaker = weaker
-
-    SUBREAPER = ("subreaper", True)
-    LIVE_SOURCE = ("live-source", False)
-    ENDPOINT_NOT_KEPT = ("endpoint-not-kept", True)
-    RELOCATED = ("relocated", True)
-    SET_UID = ("set-uid", False)
-    FOREIGN_OWNERS = ("foreign-owners", False)
-    SSH_CONFIG = ("ssh-config", False)
-    NETWORK_SHARED = ("network-shared", False)
-    HOST_MOUNTS_APPEAR = ("host-mounts-appear", False)
-    FILE_NOT_REPLACEABLE = ("file-not-replaceable", False)
-    SCRATCH_DROPPED = ("scratch-dropped", False)
-    POOL_INSIDE = ("pool-inside", False)
-    NO_WATCHERS = ("no-watchers", False)
-    FOLDER_RENAME = ("folder-rename", False)
-    WRITERS = ("writers", False)
-
-
-@dataclass(frozen=True)
-class Notice:
-    kind: NoticeKind
-    sentence: str
-    path: str | None = None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What will be done, in the order in which it is done: `paths` outer first.
-
-    `user_namespace`: an own user namespace is made. `same_paths` false is the relocated mode. `neighbours`: writable
-    shared places that commonly matter and exist here.
+    `relocated`: no namespaces, private folders lie at another path. Raises PolicyError (`policy.bad-path`,
+    `policy.conflict`, `policy.nothing-private`, `policy.require`, `policy.usage`), HostError (`host.namespaces`) and
+    StorageError (`storage.source`, `storage.unsupported`); nothing was made then.
     """
+    layout = resolve(policy, facts)
+    demand_rules(policy, tuple(placed.rule for placed in layout.named))
+    if relocated:
+        refuse_relocated(layout, choices)
+    elif not facts.namespaces.available:
+        raise namespaces_denied(facts)
+    paths = tuple(
+        _path_plan(placed, layout, choices) for placed in layout.placed if not (relocated and placed.automatic)
+    )
+    check_requires(policy, facts, paths, same_paths=not relocated)
+    read_only_root = any(placed.access is Access.READ_ONLY and placed.path == "/" for placed in layout.placed)
+    user_namespace = facts.namespaces.user and not relocated
+    slave = policy.host_mounts_appear and not read_only_root and not relocated
+    copies = _config_copies(layout) if user_namespace and policy.ssh_config_copies else ()
+    plan = Plan(
+        policy=policy.name,
+        paths=paths,
+        nested_mounts=() if relocated else layout.nested,
+        endpoints=() if relocated else layout.endpoints,
+        aliases=() if relocated else aliases(layout),
+        notices=(),
+        neighbours=_neighbours(layout),
+        ownership=facts.cgroup.ownership,
+        cgroup_parent=facts.cgroup.parent,
+        user_namespace=user_namespace,
+        same_paths=not relocated,
+        slave=slave,
+        read_only_root=read_only_root,
+        pool=facts.pool,
+        environment=policy.environment,
+        timeout=policy.timeout,
+        config_copies=copies,
+    )
+    return notices(plan, layout)
 
-    policy: str
-    paths: tuple[PathPlan, ...]
-    nested_mounts: tuple[NestedMount, ...]
-    endpoints: tuple[EndpointPlan, ...]
-    aliases: tuple[Alias, ...]
-    notices: tuple[Notice, ...]
-    neighbours: tuple[str, ...]
-    ownership: Ownership
-    cgroup_parent: str | None
-    user_namespace: bool
-    same_paths: bool
-    slave: bool
-    read_only_root: bool
-    pool: str
-    environment: Environment
-    timeout: float | None
+
+def _path_plan(placed: Placed, layout: Layout, choices: Mapping[str, Choice]) -> PathPlan:
+    rule, facts = placed.rule, placed.facts
+    choice = choices[placed.path] if placed.access is Access.PRIVATE else None
+    if choice is not None and choice.offer is None:
+        raise unsupported(rule, placed.path, choice)
+    mount = layout.table.mount_of(placed.path)
+    return PathPlan(
+        access=placed.access,
+        path=placed.path,
+        written=rule.written,
+        place=rule.place,
+        folder=facts.folder,
+        device=facts.device,
+        inode=facts.inode,
+        filesystem="" if mount is None else mount.filesystem,
+        reason=_reason(placed, choice),
+        offer=None if choice is None else choice.offer,
+        refused=() if choice is None else choice.refused,
+        tmpfs_size=rule.tmpfs_size,
+        omit=layout.omit(placed) if placed.access in (Access.PRIVATE, Access.SCRATCH) else (),
+        automatic=placed.automatic,
+    )
+
+
+def _reason(placed: Placed, choice: Choice | None) -> str:
+    if placed.automatic:
+        return "hostfork's own folder, which no command sees"
+    return "" if choice is None or choice.offer is None else choice.offer.reason
+
+
+def _mounts_beneath(placed: Placed, layout: Layout) -> tuple[str, ...]:
+    return tuple(entry.point for entry in layout.table.beneath(placed.path))
+
+
+def _config_copies(layout: Layout) -> tuple[ConfigCopy, ...]:
+    """Copies over the originals, where those can be seen at all."""
+    gone = (Access.SCRATCH, Access.HIDDEN)
+    seen: list[PathFacts] = []
+    for facts in layout.facts.ssh_configs:
+        over = layout.over(facts.path)
+        if over is None or over.access not in gone:
+            seen.append(facts)
+    unique = {facts.path: facts for facts in seen}
+    return tuple(ConfigCopy(facts.path, _SSH_MODE, facts.device, facts.inode) for facts in unique.values())
+
+
+def _neighbours(layout: Layout) -> tuple[str, ...]:
+    """Writable shared places that no rule speaks of. A read-only rule does not stop connections to a socket."""
+    from hostfork.policy.layout import nearest
+
+    found = []
+    for facts in layout.facts.neighbours:
+        over = nearest(facts.path, layout.named)
+        connects = over is not None and over.access is Access.READ_ONLY and facts.kind is EntryKind.SOCKET
+        if over is None or connects:
+            found.append(facts.path)
+    return tuple(found)

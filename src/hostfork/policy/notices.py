@@ -1,0 +1,114 @@
+"""What a plan says besides what it does: each thing that is weaker than one may think, in a sentence.
+
+Sentences name paths as the user wrote them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hostfork.policy.demands import writers
+from hostfork.policy.host import HostFacts
+from hostfork.policy.layout import Layout, Placed
+from hostfork.policy.paths import beneath
+from hostfork.policy.planned import Notice, NoticeKind, PathPlan, Plan
+from hostfork.storage.contract import Guarantees
+from hostfork.vocabulary import Access, Guarantee, Ownership
+
+_NAMED = 3
+
+
+def notices(plan: Plan, layout: Layout) -> Plan:
+    """The plan with its notices: those about the whole first, then path by path."""
+    found = [*_of_the_run(plan, layout.facts), *_of_relocation(plan, layout)]
+    by_path = {placed.path: placed for placed in layout.placed}
+    for path in plan.paths:
+        if not path.automatic:
+            found += _of_path(path, by_path[path.path], plan, layout)
+    return replace(plan, notices=tuple(found))
+
+
+def _of_the_run(plan: Plan, facts: HostFacts) -> Iterator[Notice]:
+    if plan.ownership is Ownership.SUBREAPER:
+        why = f" ({facts.cgroup.reason})" if facts.cgroup.reason else ""
+        yield Notice(
+            NoticeKind.SUBREAPER,
+            f"no cgroup owns the command's processes{why}: one that hides from its parent is looked for, not held. "
+            "A scope of the systemd user manager (systemd-run --user --scope -p Delegate=yes) or a cgroup folder "
+            "delegated to this user gives one",
+        )
+    if plan.user_namespace:
+        yield Notice(
+            NoticeKind.SET_UID, "sudo and other set-uid programs do not work inside: this user has a user namespace"
+        )
+    if plan.config_copies:
+        names = ", ".join(copy.path for copy in plan.config_copies)
+        yield Notice(NoticeKind.SSH_CONFIG, f"ssh sees private copies of {names}, whose owner would show as nobody")
+    yield Notice(NoticeKind.NETWORK_SHARED, "network and localhost are the host's, shared with it and with other forks")
+    if plan.slave:
+        yield Notice(
+            NoticeKind.HOST_MOUNTS_APPEAR, "mounts that the host makes later appear inside; none made inside leaves"
+        )
+
+
+def _of_relocation(plan: Plan, layout: Layout) -> Iterator[Notice]:
+    if plan.same_paths:
+        return
+    yield Notice(
+        NoticeKind.RELOCATED,
+        "no namespaces: the private copy lies at another path (HOSTFORK_ROOT), and the original can still be written",
+    )
+    for mount in layout.nested:
+        sentence = f"{mount.path} is a mount of the host's beneath {mount.inside} and is empty in the copy"
+        yield Notice(NoticeKind.RELOCATED, sentence, mount.path)
+    for end in layout.endpoints:
+        holder = f" of {end.process} (pid {end.pid})" if end.pid else ""
+        sentence = f"the {end.kind.value} {end.path}{holder} is not in the copy; it stays at the original path"
+        yield Notice(NoticeKind.ENDPOINT_NOT_KEPT, sentence, end.path)
+
+
+def _of_path(path: PathPlan, placed: Placed, plan: Plan, layout: Layout) -> Iterator[Notice]:
+    if placed.facts.path != placed.facts.asked:
+        sentence = f"{path.written} leads to {path.path}: that is what is {path.access.value}"
+        yield Notice(NoticeKind.RESOLVED, sentence, path.path)
+    if path.access is Access.SCRATCH:
+        sentence = f"{path.written} starts empty and is dropped at the end, never collected"
+        yield Notice(NoticeKind.SCRATCH_DROPPED, sentence, path.path)
+    if path.offer is None:
+        return
+    yield from _of_guarantees(path, path.offer.guarantees)
+    if not path.folder:
+        linked = ", and its hard links elsewhere stay the host's" if placed.facts.links > 1 else ""
+        sentence = f"{path.written} is a single file: it can be written, not replaced by rename or removed{linked}"
+        yield Notice(NoticeKind.FILE_NOT_REPLACEABLE, sentence, path.path)
+    if beneath(plan.pool, path.path):
+        sentence = f"{path.written} holds the pool {plan.pool}, which is left out of it"
+        yield Notice(NoticeKind.POOL_INSIDE, sentence, path.path)
+    if plan.user_namespace and (placed.facts.foreign or placed.facts.uid != layout.facts.uid):
+        what = f" ({_some(placed.facts.foreign)})" if placed.facts.foreign else ""
+        sentence = f"files of other users in {path.written}{what} show as nobody's; what could not be written cannot be"
+        yield Notice(NoticeKind.FOREIGN_OWNERS, sentence, path.path)
+    writing = writers(path.path, layout.facts.open_files)
+    if writing:
+        who = _some(tuple(dict.fromkeys(f"{file.process} ({file.pid})" for file in writing)))
+        sentence = f"host processes have files in {path.written} open for writing: {who}"
+        yield Notice(NoticeKind.WRITERS, sentence, path.path)
+
+
+def _of_guarantees(path: PathPlan, kept: Guarantees) -> Iterator[Notice]:
+    if kept.guarantee is Guarantee.LIVE:
+        sentence = f"what the host writes in {path.written} shows through until the command writes there itself"
+        yield Notice(NoticeKind.LIVE_SOURCE, sentence, path.path)
+    if not kept.native_watchers:
+        sentence = f"watchers and open files of {path.written} miss the first write to a file of the base"
+        yield Notice(NoticeKind.NO_WATCHERS, sentence, path.path)
+    if not kept.folder_rename:
+        sentence = f"a folder of the base in {path.written} cannot be renamed in one step (EXDEV)"
+        yield Notice(NoticeKind.FOLDER_RENAME, sentence, path.path)
+    if not kept.hard_links:
+        sentence = f"hard links of the base in {path.written} come apart at the first write"
+        yield Notice(NoticeKind.HARD_LINKS, sentence, path.path)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
