@@ -1,0 +1,152 @@
+"""Worker processes that copy files beside us: a second processor's worth of system calls for large trees.
+
+Processes, not threads, since one interpreter runs one thread at a time; spawned, not forked, since a caller may have
+threads and a large heap. A worker gets two open folders and the names to copy, and answers with outcomes and stats.
+"""
+
+import marshal
+import os
+import signal
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from hostfork.storage.entry import Outcome, Taken
+
+BATCH = 32
+"""Files in one message: with names of 255 bytes it stays far below the kernel's limit for one message."""
+_WINDOW = 3
+"""Batches that one worker has at a time."""
+_LARGEST = 1 << 20
+
+
+class Batch(NamedTuple):
+    """Files of one folder, given away. `source` and `target` are descriptors of our own for what is left to do."""
+
+    level: Any
+    source: int
+    target: int
+    names: list[str]
+
+    def close(self) -> None:
+        os.close(self.source)
+        os.close(self.target)
+
+
+class Worker:
+    """One worker process and the batches that it has."""
+
+    def __init__(self) -> None:
+        import socket
+        import sys
+
+        self.batches: deque[Batch] = deque()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
+        try:
+            # Its own process group: Ctrl-C is the owner's, which then ends the worker.
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", program, str(os.getpid())],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)],
+                setpgroup=0,
+                setsigmask=(),
+                setsigdef=(signal.SIGPIPE,),
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._socket = ours
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.batches) < _WINDOW
+
+    def give(self, batch: Batch) -> None:
+        """Send a batch. Raises OSError; then it is not given."""
+        import socket
+
+        rights = struct.pack("ii", batch.source, batch.target)
+        self._socket.sendmsg([marshal.dumps(batch.names)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        self.batches.append(batch)
+
+    def take(self, wait: bool) -> tuple[Batch, list[Taken]] | None:
+        """The oldest batch with its outcomes, or None if it is not done yet. Raises OSError with the worker's errno."""
+        import errno
+        import socket
+
+        try:
+            answer = self._socket.recv(_LARGEST, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        if not answer:
+            raise OSError(errno.ECHILD, "a worker process of the copy died")
+        number, text, outcomes = marshal.loads(answer)
+        if number:
+            raise OSError(number, os.strerror(number), text)
+        return self.batches.popleft(), [_taken(item) for item in outcomes]
+
+    def end(self) -> None:
+        """End the worker, whatever it does, and wait for that."""
+        self._socket.close()
+        try:
+            os.kill(self.pid, signal.SIGKILL)  # our own child, not waited for yet: the pid is still its own
+            os.waitpid(self.pid, 0)
+        except (ChildProcessError, ProcessLookupError):
+            pass  # a caller that ignores SIGCHLD or waits for every child of the process
+        for batch in self.batches:
+            batch.close()
+        self.batches.clear()
+
+
+class Crew:
+    """The workers of one copy, one for each processor but ours, four at most."""
+
+    def __init__(self) -> None:
+        self._workers: list[Worker] = []
+
+    def start(self) -> None:
+        """Start the workers. With one processor, or inside a program that is no Python interpreter, there are none."""
+        import sys
+
+        if not sys.executable:
+            return
+        for _ in range(min(len(os.sched_getaffinity(0)), 5) - 1):
+            self._workers.append(Worker())
+
+    def free(self) -> Worker | None:
+        """A worker that can take a batch."""
+        return next((worker for worker in self._workers if worker.has_room), None)
+
+    def finished(self, wait: bool = False) -> Iterator[tuple[Batch, list[Taken]]]:
+        """Batches that are done; with `wait`, all that were given."""
+        for worker in self._workers:
+            while worker.batches:
+                done = worker.take(wait)
+                if done is None:
+                    break
+                yield done
+
+    def end(self) -> None:
+        """End all workers. Safe to repeat."""
+        while self._workers:
+            self._workers.pop().end()
+
+
+def packed(taken: Taken) -> tuple[Any, ...]:
+    """An outcome in plain values (marshal knows no classes)."""
+    stats = [None if found is None else found.__reduce__()[1] for found in (taken.source, taken.copy)]
+    return int(taken.outcome), *stats, taken.bytes, taken.unwritable
+
+
+def _taken(item: tuple[Any, ...]) -> Taken:
+    outcome, source, copy, size, unwritable = item
+    return Taken(Outcome(outcome), _stat(source), _stat(copy), size, unwritable)
+
+
+def _stat(values: Any) -> os.stat_result | None:
+    return None if values is None else os.stat_result(*values)

@@ -1,0 +1,103 @@
+"""How large a tree is: a host tree by a short look, private storage by a whole walk."""
+
+import os
+import stat
+import time
+from typing import NamedTuple
+
+from hostfork.storage.contract import Usage
+from hostfork.storage.entry import FOLDER, open_quietly
+from hostfork.storage.tree import Entry, open_source, walk
+
+_ENTRIES, _SECONDS = 50_000, 0.1
+
+
+class Estimate(NamedTuple):
+    """What a copy would take; None where the tree is too large to count in a moment.
+
+    `unreadable`: a path, relative, that this user cannot read; the count ended there.
+    """
+
+    bytes: int | None
+    files: int | None
+    unreadable: str | None = None
+
+
+def estimate(path: str, omit: tuple[str, ...] = ()) -> Estimate:
+    """Count a host tree, for a tenth of a second at most. Raises OSError if `path` itself is not there."""
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        return Estimate(_space(found), 1, "" if _closed(found, None, path) else None)
+    try:
+        root = open_quietly(path, FOLDER)
+    except PermissionError:
+        return Estimate(None, None, "")
+    try:
+        return _counted(root, omit)
+    finally:
+        os.close(root)
+
+
+def _counted(root: int, omit: tuple[str, ...]) -> Estimate:
+    total, files, end, last = 0, 0, time.monotonic() + _SECONDS, ""
+    try:
+        for entry in walk(root, open_source, frozenset(omit)):
+            last = entry.relative
+            if _closed(entry.found, entry.folder, entry.name):
+                return Estimate(None, None, last)
+            files += 1
+            total += _space(entry.found)
+            if files >= _ENTRIES or (not files % 64 and time.monotonic() > end):
+                return Estimate(None, None)
+    except PermissionError:
+        return Estimate(None, None, last)
+    return Estimate(total, files)
+
+
+def _closed(found: os.stat_result, folder: int | None, name: str) -> bool:
+    """Whether this user cannot take the entry. Folders show it when they are opened."""
+    if stat.S_ISREG(found.st_mode):
+        if found.st_uid == os.geteuid() and found.st_mode & 0o400:
+            return False
+        return not os.access(name, os.R_OK, dir_fd=folder, effective_ids=True, follow_symlinks=False)
+    device = stat.S_ISBLK(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev != 0)
+    return device and os.geteuid() != 0
+
+
+def _space(found: os.stat_result) -> int:
+    return min(found.st_blocks * 512, found.st_size) if stat.S_ISREG(found.st_mode) else 0
+
+
+def usage(path: str) -> Usage:
+    """Space and inodes of private storage, itself included; a file with several names counts once.
+
+    What lies in a folder that its owner closed to itself is not counted.
+    """
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(handle)
+    finally:
+        os.close(handle)
+    total, inodes = found.st_blocks * 512, 1
+    if stat.S_ISDIR(found.st_mode):
+        root = os.open(path, FOLDER)
+        try:
+            seen: set[tuple[int, int]] = set()
+            for entry in walk(root, open_source, skip_closed=True):
+                if _first(entry, seen):
+                    total += entry.found.st_blocks * 512
+                    inodes += 1
+        finally:
+            os.close(root)
+    return Usage(total, inodes)
+
+
+def _first(entry: Entry, seen: set[tuple[int, int]]) -> bool:
+    """Whether this is the first name of its file."""
+    if entry.found.st_nlink == 1 or stat.S_ISDIR(entry.found.st_mode):
+        return True
+    identity = entry.found.st_dev, entry.found.st_ino
+    if identity in seen:
+        return False
+    seen.add(identity)
+    return True
