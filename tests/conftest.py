@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,16 +159,21 @@ def make_disk(bench: Bench) -> Iterator[Callable[..., Disk]]:
 # --- people ----------------------------------------------------------------------------------------------------------
 
 
+def _place_for_homes(bench: Bench, disks: dict[str, Disk]) -> str:
+    """On ext4, or on the machine's own disk where none can be mounted."""
+    try:
+        if "ext4" not in disks:
+            disks["ext4"] = rigs.make_disk(bench, "ext4")
+    except Missing:
+        return bench.folder
+    return disks["ext4"].path
+
+
 def _person(name: str, bench: Bench, disks: dict[str, Disk]) -> Iterator[Person]:
     login, uid, gid = _or_skip(lambda: rigs.find_person(name), name)
-    if "ext4" not in disks:
-        try:
-            disks["ext4"] = rigs.make_disk(bench, "ext4")
-        except Missing:
-            disks["ext4"] = Disk("the machine's disk", bench.folder)
     someone = Person(login, uid, gid, bench.folder, bench.person_cgroup(name, uid, gid))
-    lent = Disk(disks["ext4"].kind, disks["ext4"].path)
-    someone = Person(login, uid, gid, rigs.make_home(lent.folder(someone, name), uid, gid), someone.cgroup)
+    lent = Disk("home", _place_for_homes(bench, disks))
+    someone = replace(someone, home=rigs.make_home(lent.folder(someone, name), uid, gid))
     yield someone
     for folder in lent._made:
         rigs.remove_tree(folder)

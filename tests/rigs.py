@@ -595,7 +595,7 @@ def make_disk(bench: Bench, kind: str, megabytes: int = 600) -> Disk:
             file.truncate(megabytes << 20)
         _system(*_maker(kind), image)
         # The loop device goes with the mount (autoclear).
-        _system("mount", "-t", kind, "-o", "loop,noatime", image, place)
+        _system("mount", "-t", kind, "-o", "loop,noatime", image, place, tries=20)
     bench.mounted.append(place)
     os.chmod(place, 0o1777)
     return Disk(kind, place)
@@ -616,10 +616,14 @@ def _free_place(folder: str, kind: str) -> str:
     raise FileExistsError(folder)
 
 
-def _system(*command: str) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env={"PATH": _SBIN})
-    if done.returncode != 0:
-        raise Missing(f"{' '.join(command)}: {done.stderr.strip()}")
+def _system(*command: str, tries: int = 1) -> None:
+    """Run a system program. More tries for what another process may take at the same moment, such as a loop device."""
+    for attempt in range(tries):
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env={"PATH": _SBIN})
+        if done.returncode == 0:
+            return
+        time.sleep(0.01 * attempt)
+    raise Missing(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 def _disk_of_caller(kind: str) -> str | None:
