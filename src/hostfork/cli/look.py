@@ -122,11 +122,11 @@ def shorten(path: str, room: int | None) -> str:
     head, last = body[:cut], path[cut:]
     parts = head.split("/")
     for kept in range(len(parts) - 1, 0, -1):
-        # the beginning says whose it is, the end what it is: keep both as long as they fit
-        front, back = parts[: (kept + 1) // 2], parts[len(parts) - kept // 2 :]
-        candidate = "/".join([*front, "…", *back]) + last
-        if columns(candidate) <= room:
-            return candidate
+        # the beginning says whose it is, the end what it is: keep both, else the beginning
+        for front in ((kept + 1) // 2, kept):
+            candidate = "/".join([*parts[:front], "…", *parts[len(parts) - kept + front :]]) + last
+            if columns(candidate) <= room:
+                return candidate
     return "…" + last
 
 
@@ -160,7 +160,8 @@ def size(number: int) -> str:
     unit = units.pop()
     while value >= 1023.5 and units:
         value, unit = value / 1024, units.pop()
-    return f"{value:.1f} {unit}" if value < 9.95 and value != int(value) else f"{value:.0f} {unit}"
+    text = f"{value:.1f}".removesuffix(".0") if value < 9.95 else f"{value:.0f}"
+    return f"{text} {unit}"
 
 
 def age(seconds: float) -> str:
