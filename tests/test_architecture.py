@@ -18,10 +18,10 @@ SOURCE = os.path.join(ROOT, "src", "hostfork")
 # Part -> the parts that it may import, itself always. The parts are packages, and the modules beside them.
 BASIC = {"errors", "vocabulary"}
 HELPER_DOOR = {"helper.protocol", "helper.syscalls"}
-# The frozen values that the API takes and returns; what acts on them stays behind the API.
+# The frozen values that the API takes and returns, and the grammar of options; what acts on them stays behind the API.
 VALUES = {
-    "collect.manifest", "lifecycle.events", "lifecycle.record", "lifecycle.request", "policy.host", "policy.plan",
-    "policy.rules", "storage.contract",
+    "collect.manifest", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request", "policy.host", "policy.plan",
+    "policy.options", "policy.rules", "storage.contract",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "": set(),
@@ -35,8 +35,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy": BASIC | HELPER_DOOR | {"storage.contract", "storage.choose"},
     "lifecycle": BASIC | HELPER_DOOR | {"policy", "storage", "workload", "collect"},
     "api": BASIC | {"lifecycle", "policy", "storage", "workload", "collect"},
-    "cli": BASIC | {"api"} | VALUES,
-    "__main__": {"cli"},
+    # Only the command line touches signals, and ctypes stand in helper.syscalls.
+    "cli": BASIC | {"api"} | VALUES | HELPER_DOOR,
+    # The helper gets ready on a second core while the command line is imported.
+    "__main__": {"cli", "workload.launch"},
 }
 
 HELPER_MODULES = {
