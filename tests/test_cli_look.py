@@ -125,7 +125,8 @@ def test_wide_and_combining_signs_take_their_columns():
         ("/home/me/projects/deep/down/here/file.py", 20, "/home/…/here/file.py"),
         ("/home/me/a-very-long-name-that-stays.py", 10, "…/a-very-long-name-that-stays.py"),
         ("a-very-long-name-that-stays.py", 10, "a-very-long-name-that-stays.py"),
-        ("/home/me/projects/folder/", 18, "/home/…/folder/"),
+        ("/home/me/projects/folder/", 18, "/home/me/…/folder/"),
+        ("/home/me/projects/folder/", 16, "/home/…/folder/"),
     ],
 )
 def test_a_path_is_shortened_in_the_middle_and_never_its_last_part(path, room, shown):
