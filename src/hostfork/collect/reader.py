@@ -73,9 +73,7 @@ class TreeReader:
     def __enter__(self) -> "TreeReader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
