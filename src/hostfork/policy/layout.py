@@ -180,8 +180,7 @@ def _refuse_kernel_paths(rule: Rule, path: str) -> None:
     for root, what in _KERNEL.items():
         if rule.access is Access.PRIVATE and within(path, root):
             message = f"{rule.written} cannot be private: {root} shows {what}, not files that can be copied"
-            hint = f"--scratch {rule.written}" if path == "/dev/shm" else None
-            raise _unusable(rule, path, message, hint)
+            raise _unusable(rule, path, message, f"--scratch {rule.written}" if path == "/dev/shm" else None)
         if rule.access in _COVERING and path == root:
             message = f"{rule.written} cannot be {rule.access.value}: programs do not work without {root}"
             raise _unusable(rule, path, message, None)
