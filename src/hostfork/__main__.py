@@ -1,5 +1,6 @@
 """`python -m hostfork`, and the entry point of the `hostfork` command."""
 
+import os
 import sys
 
 
@@ -8,13 +9,23 @@ def main() -> None:
 
     A run's helper is started before anything else is imported: on two cores both get ready at once.
     """
-    if sys.argv[1:2] == ["run"]:
-        from hostfork.workload.launch import prestart
-
-        prestart()
-    from hostfork.cli.main import run_command_line
-
+    try:
+        if sys.argv[1:2] == ["run"]:
+            _prestart()
+        from hostfork.cli.main import run_command_line
+    except KeyboardInterrupt:
+        os._exit(130)
     run_command_line()
+
+
+def _prestart() -> None:
+    from hostfork.errors import HostforkError
+    from hostfork.workload.launch import prestart
+
+    try:
+        prestart()
+    except HostforkError:
+        return  # the run tries again itself, and says why it cannot
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ from hostfork.lifecycle.record import Outcome
 from hostfork.lifecycle.recover import Recovered
 from hostfork.lifecycle.request import ExportForm, Keep, Request
 from hostfork.policy.plan import Plan
-from hostfork.policy.rules import RuleOptions
+from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
-    "BrokenFork", "Caller", "ExportForm", "Fork", "Keep", "Outcome", "Plan", "Recovered", "Request", "RuleOptions",
-    "SignalSource", "plan", "recover", "run",
+    "BrokenFork", "Caller", "ExportForm", "Fork", "Keep", "Outcome", "Plan", "Policy", "Recovered", "Request",
+    "RuleOptions", "SignalSource", "plan", "policies", "policy", "recover", "run",
 ]  # fmt: skip
 
 
@@ -59,6 +59,23 @@ def recover() -> tuple[Recovered, ...]:
     from hostfork.lifecycle.store import Store, state_folder
 
     return recover_all(Store(state_folder()))
+
+
+def policies() -> tuple[str, ...]:
+    """The names of the policies that come with hostfork."""
+    from hostfork.policy.load import shipped
+
+    return shipped()
+
+
+def policy(name: str) -> Policy:
+    """A policy by its shipped name or file, without options. Raises PolicyError."""
+    import os
+
+    from hostfork.lifecycle.store import home_folder
+    from hostfork.policy.load import read
+
+    return read(name, os.getcwd(), home_folder())
 
 
 def _ignore(_event: object) -> None:

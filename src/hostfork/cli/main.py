@@ -35,7 +35,11 @@ def main(arguments: Sequence[str]) -> int:
         from hostfork.cli.completion import complete
 
         return complete(os.environ[COMPLETE_VARIABLE])
-    return _dispatch(arguments)
+    try:
+        return _dispatch(arguments)
+    finally:
+        if "hostfork.workload.launch" in sys.modules:
+            sys.modules["hostfork.workload.launch"].abandon_prestarted()
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

@@ -39,7 +39,9 @@ def examine() -> tuple[Capability, ...]:
     with _scratch() as place:
         found.append(_pool(place))
         if place.folder is not None:
-            found += [_mechanism(mechanism, place.folder) for mechanism in (Mechanism.COPY, Mechanism.OVERLAY)]
+            from hostfork.storage.choose import MECHANISMS
+
+            found += [_mechanism(mechanism, place.folder) for mechanism, _, _ in MECHANISMS]
             found += [_reflink(place.folder), _btrfs(place.folder)]
     found += [_mount_table(), _ssh_configuration(), _privileges()]
     return tuple(found)
@@ -181,8 +183,8 @@ def _pool(place: _Place) -> Capability:
 
 def _mechanism(mechanism: Mechanism, folder: str) -> Capability:
     """The mechanism's own probe, on a small tree."""
-    from hostfork.storage.choose import choose
-    from hostfork.storage.contract import Source
+    from hostfork.storage.choose import storage_of
+    from hostfork.storage.contract import Refusal, Source
 
     source, pool = os.path.join(folder, "source"), os.path.join(folder, "pool")
     for path in (source, pool):
@@ -190,11 +192,10 @@ def _mechanism(mechanism: Mechanism, folder: str) -> Capability:
     with open(os.path.join(source, "file"), "w", encoding="ascii") as file:
         file.write("hostfork doctor\n")
     how = "its own probe, on a small tree in the state folder"
-    choice = choose(Source(source), pool, mechanism, None)
-    if choice.offer is None:
-        reason = "; ".join(refusal.reason for refusal in choice.refused)
-        return Capability(mechanism.value, False, how, reason, None)
-    kept = choice.offer.guarantees
+    answer = storage_of(mechanism).probe(Source(source), pool)
+    if isinstance(answer, Refusal):
+        return Capability(mechanism.value, False, how, answer.reason)
+    kept = answer.guarantees
     limits = [
         words
         for there, words in (
