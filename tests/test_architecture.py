@@ -20,8 +20,8 @@ BASIC = {"errors", "vocabulary"}
 HELPER_DOOR = {"helper.protocol", "helper.syscalls"}
 # The frozen values that the API takes and returns, and the grammar of options; what acts on them stays behind the API.
 VALUES = {
-    "collect.manifest", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request", "policy.host", "policy.plan",
-    "policy.options", "policy.rules", "storage.contract",
+    "collect.manifest", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request",
+    "policy.host", "policy.options", "policy.plan", "policy.rules", "storage.contract",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "": set(),
