@@ -112,14 +112,17 @@ def _destination(arguments: Sequence[str]) -> tuple["Output", str | None, dict[s
 
     above = seen(GROUP, arguments)
     name, rest = find(arguments)
-    command = GROUP.get_command(None, name) if name else None
+    try:
+        command = GROUP.get_command(None, name) if name else None
+    except ImportError:  # that is the error that is being told
+        command = None
     options = seen(command, rest) if command else {}
     output = Output(
         colour=_colour(options.get("color") or above.get("color")),
         json=bool(options.get("json")),
         debug=bool(options.get("debug") or above.get("debug")),
     )
-    return output, command.name if command else None, options
+    return output, name, options
 
 
 def _colour(asked: Any) -> str:

@@ -31,6 +31,13 @@ class Verb(click.Command):
         for names, meaning in records:
             formatter.write(f"  {names:<{room}}  {meaning}\n")
 
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Click's own, in our words."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.help = "show this"
+        return option
+
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function with its output in front."""
         options = dict(ctx.params)

@@ -215,7 +215,7 @@ def _reflink(folder: str) -> Capability:
 
     how = "FICLONE of a file in the state folder"
     one, other = os.path.join(folder, "one"), os.path.join(folder, "other")
-    with open(one, "wb") as source, open(other, "wb") as target:
+    with open(one, "w+b") as source, open(other, "wb") as target:
         source.write(b"x" * 4096)
         source.flush()
         try:
