@@ -66,7 +66,7 @@ class Attach(NamedTuple):
     """Attach `tree` at `target` (resolved, no symlink in it). In the order of the plan, outer paths first.
 
     `same` says what verify must find there: the host's own inode `device`:`inode` (endpoints, shared paths), or, when
-    false, anything but that inode.
+    false, anything but that inode. Inode 0: nothing to verify.
     """
 
     target: str

@@ -13,10 +13,9 @@ from hostfork.errors import HostforkError
 from hostfork.lifecycle import changes
 from hostfork.lifecycle.fork import observed_activity
 from hostfork.lifecycle.record import Record
-from hostfork.lifecycle.release import Leftovers, close_view, end_writers, release
+from hostfork.lifecycle.release import Leftovers, close_view, end_writers, release, remove_key
 from hostfork.lifecycle.store import ForkFolder, Store, now
-from hostfork.storage import scratch
-from hostfork.storage.choose import all_keys, storage_of
+from hostfork.storage.choose import all_keys
 from hostfork.vocabulary import Activity
 from hostfork.workload.identity import boot_id
 
@@ -121,11 +120,7 @@ def _remove_unowned(store: Store) -> int:
     number = 0
     for mechanism, state in all_keys(pool):
         if not _owned(store, state.key):
-            storage_of(mechanism).remove(state.key, pool)
-            number += 1
-    for state in scratch.keys(pool):
-        if not _owned(store, state.key):
-            scratch.remove(state.key, pool)
+            remove_key(mechanism, state.key, pool)
             number += 1
     return number
 

@@ -12,7 +12,7 @@ from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.store import ForkFolder
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
-from hostfork.vocabulary import Access, Activity
+from hostfork.vocabulary import Access, Activity, Mechanism
 from hostfork.workload.cgroup import Group
 from hostfork.workload.launch import Helper
 from hostfork.workload.stop import StopReport, stop
@@ -67,11 +67,16 @@ def _group(record: Record) -> Group | None:
     return None if record.cgroup is None else Group(record.cgroup)
 
 
-def _remover(path: PathRecord, pool: str) -> Callable[[], object]:
-    if path.mechanism is None:
-        return lambda: scratch.remove(path.key, pool)
-    storage = storage_of(path.mechanism)
-    return lambda: storage.remove(path.key, pool)
+def remove_key(mechanism: Mechanism | None, key: str, pool: str) -> None:
+    """Remove one piece of private storage; without a mechanism it is scratch. Raises StorageError."""
+    if mechanism is None:
+        scratch.remove(key, pool)
+    else:
+        storage_of(mechanism).remove(key, pool)
+
+
+def _remover(path: PathRecord, pool: str) -> Callable[[], None]:
+    return lambda: remove_key(path.mechanism, path.key, pool)
 
 
 def _attempt(what: str, action: Callable[[], object]) -> list[str]:

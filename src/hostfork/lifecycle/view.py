@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hostfork.helper.protocol import Attach, Bind, Keep, StandIn, Tmpfs, Tree
 from hostfork.lifecycle.record import Record
 from hostfork.lifecycle.store import ForkFolder
-from hostfork.policy.plan import PathPlan, Plan
+from hostfork.policy.planned import ConfigCopy, PathPlan, Plan
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
 from hostfork.vocabulary import Access
@@ -43,6 +43,7 @@ def attaches(plan: Plan, record: Record, fork: ForkFolder) -> tuple[Attach, ...]
         for mount in plan.nested_mounts
     ]
     wanted += [_Wanted(end.path, Bind(end.path), False, True, end.device, end.inode, False) for end in plan.endpoints]
+    wanted += [_config_copy(copy, f"{number}", fork) for number, copy in enumerate(plan.config_copies)]
     if plan.read_only_root:
         wanted += [_kept(path) for path in _KEPT_WRITABLE if os.path.isdir(path)]
     wanted.sort(key=lambda item: item.target.count("/") if item.target != "/" else 0)
@@ -82,6 +83,20 @@ def _blank_file(fork: ForkFolder) -> str:
     if not os.path.exists(path):
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0))
     return path
+
+
+def _config_copy(copy: ConfigCopy, number: str, fork: ForkFolder) -> _Wanted:
+    """The same bytes in a file of the user's: what ssh(1) takes for badly owned is owned by somebody who exists."""
+    path = fork.file(f"config.{number}")
+    with open(copy.path, "rb") as original:
+        content = original.read()
+    descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, content)
+        os.fchmod(descriptor, copy.mode)
+    finally:
+        os.close(descriptor)
+    return _Wanted(copy.path, Bind(path), True, False, copy.device, copy.inode, False)
 
 
 def _kept(path: str) -> _Wanted:
