@@ -524,7 +524,6 @@ def in_child(function: Callable[[], Any]) -> Any:
 def _answer(function: Callable[[], Any], writer: int) -> NoReturn:
     answer = b""
     try:
-        signal.alarm(0)
         try:
             answer = pickle.dumps((function(), None))
         except BaseException as error:
