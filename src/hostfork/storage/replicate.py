@@ -74,6 +74,7 @@ class Replica:
         self._progress = progress
         self._copier = Copier()
         self._crew = Crew()
+        self._own = (-1, -1)
         self._seen = 0
         self._copies = 0
 
@@ -92,6 +93,8 @@ class Replica:
         """Copy what the open folder `source` holds into the open, empty folder `target`, and its own metadata."""
         sources, targets = Descent(source, open_source), Descent(target, _open_target)
         levels = [self._level("", source)]
+        found = os.fstat(target)
+        self._own = found.st_dev, found.st_ino
         try:
             self._entries(levels[0], source, target)
             while levels:
@@ -136,9 +139,12 @@ class Replica:
                 raise
             self._bad(self.unstable, relative)
             return
+        level = self._level(relative, sources.folder)
+        if (level.found.st_dev, level.found.st_ino) == self._own:
+            sources.leave()  # the copy itself, in a pool below the source
+            return
         os.mkdir(name, 0o700, dir_fd=targets.folder)
         targets.enter(name)
-        level = self._level(relative, sources.folder)
         levels.append(level)
         self._entries(level, sources.folder, targets.folder)
 

@@ -1,0 +1,237 @@
+"""Private storage as an overlay straight over the host's folder: instant, and only `live`.
+
+    POOL/overlay/KEY/upper   what changes, in overlayfs's format
+    POOL/overlay/KEY/work    overlayfs's own; one mount of the view uses it up
+    POOL/overlay/KEY/lower   a file that holds the source's path, byte for byte
+
+The fork's content depends on the source: host writes beneath it show through, or tear. A base that holds 0:0 devices
+or overlayfs's own attributes somewhere below its top shows them as deletions; only a walk would find them, so that is
+not looked for here.
+"""
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Collection
+
+from hostfork.errors import Code, HostforkError, StorageError
+from hostfork.helper.protocol import Overlay as OverlayMount
+from hostfork.storage.contract import (
+    Guarantees,
+    KeyState,
+    Layer,
+    Offer,
+    Prepared,
+    Progress,
+    Refusal,
+    Removal,
+    Source,
+    Usage,
+    Witness,
+)
+from hostfork.storage.entry import FOLDER, Copier, open_quietly, read_attributes
+from hostfork.storage.failures import failed, is_full, no_space
+from hostfork.storage.filesystem import filesystem_of
+from hostfork.storage.keys import Keys
+from hostfork.storage.measure import usage
+from hostfork.storage.tree import remove_tree
+from hostfork.vocabulary import Guarantee, Mechanism
+
+_UPPER, _WORK, _LOWER = "upper", "work", "lower"
+_PLAIN = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
+"""Filesystems whose features, once tried, are all that overlayfs asks for. On others a mount is tried as well."""
+_MARKS = ("user.overlay.", "trusted.overlay.")
+
+
+class Overlay:
+    """The mechanism `overlay` over a live source."""
+
+    mechanism = Mechanism.OVERLAY
+
+    def probe(self, source: Source, pool: str) -> Offer | Refusal:
+        """Try in the pool what overlayfs needs of an upper folder; on unusual filesystems try a mount."""
+        try:
+            refusal = _source_obstacle(source) or _pool_obstacle(pool) or _mount_obstacle(source, pool)
+        except OSError as error:
+            return Refusal(Mechanism.OVERLAY, f"{error.filename or pool} cannot be used", error.errno)
+        if refusal is not None:
+            return refusal
+        guarantees = Guarantees(
+            Guarantee.LIVE, folder_rename=False, hard_links=False, native_watchers=False, nested_mounts=_is_root()
+        )
+        return Offer(Mechanism.OVERLAY, guarantees, "nothing is copied; host changes show through")
+
+    def prepare(
+        self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
+    ) -> Prepared:
+        """Make an empty upper folder with the source's own mode, owner, times and attributes. The witness sees it."""
+        start = time.monotonic()
+        keys = Keys(pool, Mechanism.OVERLAY.value)
+        new = keys.begin(key)
+        try:
+            unwritable = _made(source, new, witness)
+            keys.commit(key)
+        except HostforkError as error:
+            error.details += keys.undo(key)
+            raise
+        except OSError as error:
+            left = keys.undo(key)
+            known = no_space(source.path, pool, None, error.errno or 0) if is_full(error) else None
+            typed = known or failed(f"no overlay over {source.path} could be made", source.path, error, "prepare")
+            typed.details += left
+            raise typed from error
+        except BaseException as error:
+            for line in keys.undo(key):
+                error.add_note(line)
+            raise
+        return Prepared(key, Mechanism.OVERLAY, 0, 0, time.monotonic() - start, ("",) if unwritable else ())
+
+    def mounts(self, key: str, pool: str) -> OverlayMount:
+        """The overlay, `volatile`: its work folder serves one mount."""
+        path = Keys(pool, Mechanism.OVERLAY.value).whole(key)
+        upper, work = os.path.join(path, _UPPER), os.path.join(path, _WORK)
+        return OverlayMount((_lower(path, key),), upper, work, True)
+
+    def content(self, key: str, pool: str) -> Layer:
+        """The upper folder, over the host's."""
+        path = Keys(pool, Mechanism.OVERLAY.value).whole(key)
+        return Layer(os.path.join(path, _UPPER), _lower(path, key))
+
+    def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
+        """Nothing: an upper folder holds only what was touched."""
+
+    def usage(self, key: str, pool: str) -> Usage:
+        """Space of the upper folder. Raises StorageError where the key is not whole."""
+        path = os.path.join(Keys(pool, Mechanism.OVERLAY.value).whole(key), _UPPER)
+        try:
+            return usage(path)
+        except OSError as error:
+            raise failed(f"private storage {key} could not be measured", path, error, "usage") from error
+
+    def remove(self, key: str, pool: str) -> Removal:
+        """Remove all stages of the key, `work/work` of mode 000 included."""
+        return Keys(pool, Mechanism.OVERLAY.value).remove(key)
+
+    def keys(self, pool: str) -> tuple[KeyState, ...]:
+        """All keys of overlays in the pool."""
+        return Keys(pool, Mechanism.OVERLAY.value).states()
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def _refused(reason: str, number: int | None = None) -> Refusal:
+    return Refusal(Mechanism.OVERLAY, reason, number)
+
+
+def _source_obstacle(source: Source) -> Refusal | None:
+    """What about the source rules an overlay out."""
+    if not stat.S_ISDIR(os.lstat(source.path).st_mode):
+        return _refused(f"{source.path} is a single file, overlays are over folders")
+    if source.mounts_beneath and not _is_root():
+        # The kernel answers EINVAL: an overlay would uncover what the mount hides (locked mounts).
+        return _refused(f"the host has {source.mounts_beneath[0]} mounted beneath it", errno.EINVAL)
+    folder = open_quietly(source.path, FOLDER)
+    try:
+        marks = [name for name, _ in read_attributes(folder) if name.startswith(_MARKS)]
+    finally:
+        os.close(folder)
+    if marks:
+        return _refused(f"{source.path} is itself a layer of an overlay ({marks[0]})")
+    return None
+
+
+def _pool_obstacle(pool: str) -> Refusal | None:
+    """Try the features: user attributes, whiteouts, a type in each folder entry. Leaves nothing."""
+    kind = filesystem_of(pool)
+    name = f".probe-{os.getpid()}-{time.monotonic_ns()}"
+    folder = os.open(pool, FOLDER)
+    step = "a folder cannot be made there"
+    try:
+        os.mkdir(name, 0o700, dir_fd=folder)
+        step = "it keeps no user attributes"
+        os.setxattr(f"/proc/self/fd/{folder}/{name}", "user.overlay.opaque", b"y")
+        step = "a whiteout (a 0:0 device) cannot be made there"
+        inner = os.open(name, FOLDER, dir_fd=folder)
+        try:
+            os.mknod("whiteout", stat.S_IFCHR, 0, dir_fd=inner)
+        finally:
+            os.close(inner)
+    except OSError as error:
+        return _refused(f"the pool {pool} ({kind}) cannot hold an upper folder: {step}", error.errno)
+    finally:
+        remove_tree(name, folder)
+        os.close(folder)
+    return None
+
+
+def _mount_obstacle(source: Source, pool: str) -> Refusal | None:
+    """Try a mount where the filesystems are not of the usual kinds: in a child, in namespaces of its own."""
+    kinds = filesystem_of(source.path), filesystem_of(pool)
+    if all(kind.kind in _PLAIN for kind in kinds):
+        return None
+    return _tried(source, pool, f"over {kinds[0]} with its pool on {kinds[1]}")
+
+
+def _tried(source: Source, pool: str, where: str) -> Refusal | None:
+    import subprocess
+    import sys
+
+    name = f".probe-{os.getpid()}-{time.monotonic_ns()}"
+    folder = os.open(pool, FOLDER)
+    place = os.path.join(pool, name)
+    try:
+        for inner in (place, os.path.join(place, _UPPER), os.path.join(place, _WORK)):
+            os.mkdir(inner, 0o700)
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trial.py")
+        command = [sys.executable, "-I", "-S", program, source.path, f"{place}/{_UPPER}", f"{place}/{_WORK}"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    finally:
+        remove_tree(name, folder)
+        os.close(folder)
+    if done.returncode == 0:
+        return None
+    words = done.stdout.decode("utf-8", "replace").strip().partition(" ")
+    return _refused(f"the kernel does not mount an overlay {where}: {words[2]}", int(words[0] or errno.EIO))
+
+
+def _made(source: Source, new: str, witness: Witness | None) -> bool:
+    """Make the three parts in the folder `new`; whether the top is one that the user may not write."""
+    try:
+        base = open_quietly(source.path, FOLDER)
+    except OSError as error:
+        raise StorageError(
+            Code.STORAGE_SOURCE, f"{source.path} cannot be read", step="prepare", path=source.path, errno=error.errno
+        ) from error
+    room = os.open(new, FOLDER)
+    try:
+        lower = os.open(_LOWER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=room)
+        try:
+            os.write(lower, os.fsencode(source.path))
+        finally:
+            os.close(lower)
+        os.mkdir(_WORK, 0o700, dir_fd=room)
+        os.mkdir(_UPPER, 0o700, dir_fd=room)
+        upper = os.open(_UPPER, FOLDER, dir_fd=room)
+        try:
+            copier, found = Copier(), os.fstat(base)
+            taken = copier.folder(upper, found, copier.wanted(found, base, "."), read_attributes(base))
+        finally:
+            os.close(upper)
+    finally:
+        os.close(room)
+        os.close(base)
+    if witness is not None and taken.source is not None and taken.copy is not None:
+        witness(b"", taken.source, taken.copy)
+    return taken.unwritable
+
+
+def _lower(path: str, key: str) -> str:
+    place = os.path.join(path, _LOWER)
+    try:
+        with open(place, "rb") as file:
+            return os.fsdecode(file.read())
+    except OSError as error:
+        raise failed(f"what private storage {key} lies over cannot be read", place, error, "mounts") from error

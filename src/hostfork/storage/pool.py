@@ -1,0 +1,46 @@
+"""The pool: the folder that holds private storage. Made with mode 0700, and refused where others could get at it."""
+
+import errno
+import os
+import stat
+
+from hostfork.errors import Code, StorageError
+from hostfork.storage.filesystem import filesystem_of
+
+_MEMORY = ("tmpfs", "ramfs")
+
+
+def open_pool(path: str, asked: bool = False) -> str:
+    """Make the folder if it is not there, check it, and return its resolved path.
+
+    `asked`: the user named it, so that memory (tmpfs) will do. Raises StorageError `storage.pool`.
+    """
+    try:
+        os.makedirs(path, 0o700, exist_ok=True)
+        resolved = os.path.realpath(path, strict=True)
+        found = os.lstat(resolved)
+    except OSError as error:
+        raise _refused(path, "cannot be made", error) from error
+    if found.st_uid != os.geteuid():
+        raise _refused(path, f"belongs to user {found.st_uid}")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise _refused(path, f"is open to others (mode {stat.S_IMODE(found.st_mode):04o})", hint=f"chmod 700 {path}")
+    _check_writable(path, resolved)
+    kind = filesystem_of(resolved)
+    if kind.kind in _MEMORY and not asked:
+        raise _refused(path, f"lies in memory ({kind} on {kind.point})")
+    return resolved
+
+
+def _check_writable(path: str, resolved: str) -> None:
+    if os.statvfs(resolved).f_flag & os.ST_RDONLY:
+        raise _refused(path, "is on a read-only filesystem", OSError(errno.EROFS, ""))
+    if not os.access(resolved, os.W_OK | os.X_OK, effective_ids=True):
+        raise _refused(path, "cannot be written", OSError(errno.EACCES, ""))
+
+
+def _refused(
+    path: str, what: str, error: OSError | None = None, hint: str = "name another folder with --pool DIR"
+) -> StorageError:
+    number = None if error is None else error.errno
+    return StorageError(Code.STORAGE_POOL, f"the pool {path} {what}", step="pool", path=path, errno=number, hint=hint)

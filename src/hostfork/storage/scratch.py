@@ -1,0 +1,68 @@
+"""Scratch: an empty private folder (or file) in the pool, with the original's mode and owner. Never collected.
+
+POOL/scratch/KEY/tree
+"""
+
+import os
+import stat
+
+from hostfork.errors import Code, HostforkError, StorageError
+from hostfork.helper.protocol import Bind
+from hostfork.storage.contract import KeyState, Removal
+from hostfork.storage.failures import failed, is_full, no_space
+from hostfork.storage.keys import Keys
+
+_KIND, _TREE = "scratch", "tree"
+
+
+def prepare(key: str, path: str, pool: str) -> Bind:
+    """Make scratch for the host's `path`. An ordinary user may always write it. Raises StorageError."""
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        raise StorageError(
+            Code.STORAGE_SOURCE, f"{path} cannot be read", step="prepare", path=path, errno=error.errno
+        ) from error
+    keys = Keys(pool, _KIND)
+    new = keys.begin(key)
+    try:
+        _make(os.path.join(new, _TREE), found)
+        keys.commit(key)
+    except BaseException as error:
+        left = keys.undo(key)
+        if not isinstance(error, OSError):
+            raise
+        full = no_space(path, pool, None, error.errno or 0) if is_full(error) else None
+        typed: HostforkError = full or failed(f"no scratch for {path} could be made", path, error, "prepare")
+        typed.details += left
+        raise typed from error
+    return mounts(key, pool)
+
+
+def mounts(key: str, pool: str) -> Bind:
+    """What the helper mounts. Raises StorageError where the key is not whole."""
+    return Bind(os.path.join(Keys(pool, _KIND).whole(key), _TREE))
+
+
+def remove(key: str, pool: str) -> Removal:
+    """Remove all stages of the key. Idempotent."""
+    return Keys(pool, _KIND).remove(key)
+
+
+def keys(pool: str) -> tuple[KeyState, ...]:
+    """All keys of scratch in the pool."""
+    return Keys(pool, _KIND).states()
+
+
+def _make(tree: str, found: os.stat_result) -> None:
+    folder = stat.S_ISDIR(found.st_mode)
+    if folder:
+        os.mkdir(tree, 0o700)
+    else:
+        os.close(os.open(tree, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    mode = stat.S_IMODE(found.st_mode)
+    if os.geteuid() == 0:
+        os.chown(tree, found.st_uid, found.st_gid)
+    else:
+        mode = mode & 0o1777 | (0o700 if folder else 0o600)
+    os.chmod(tree, mode)
