@@ -91,7 +91,8 @@ def demand_rules(policy: Policy, rules: tuple[Rule, ...]) -> None:
 def dump(policy: Policy) -> str:
     """The policy as TOML that reads back as the same rules and switches: everything resolved, nothing left to expand.
 
-    Raises PolicyError (`policy.bad-value`) never: bytes that TOML cannot hold are written as base64.
+    Bytes that TOML cannot hold are written as base64. Raises PolicyError (`policy.bad-value`) for the one thing that
+    cannot be written so: a variable's name.
     """
     import tomli_w
 
@@ -105,10 +106,9 @@ def dump(policy: Policy) -> str:
         "search": policy.endpoint_search.value,
         "paths": [_dump_endpoint(endpoint) for endpoint in policy.endpoints],
     }
-    variables = dict(policy.environment.variables)
     table["environment"] = {
         "clear": policy.environment.clear,
-        "set": {name: _dump_text(value) for name, value in variables.items()},
+        "set": {_dump_name(name): _dump_text(value) for name, value in policy.environment.variables},
     }
     table["process"] = {} if policy.timeout is None else {"timeout": policy.timeout}
     table["ssh"] = {"config-copies": policy.ssh_config_copies}
@@ -142,6 +142,13 @@ def _dump_pattern(path: str) -> object:
 
     text = _dump_text(path)
     return glob.escape(text) if isinstance(text, str) else text
+
+
+def _dump_name(name: str) -> str:
+    if _dump_text(name) is not name:
+        message = f"the variable {os.fsencode(name)!r} cannot be written to a policy file, which is UTF-8"
+        raise PolicyError(Code.POLICY_BAD_VALUE, message, place="environment.set")
+    return name
 
 
 def _dump_text(text: str) -> object:
