@@ -76,7 +76,6 @@ def _namespaces() -> Capability:
 def _ownership() -> Capability:
     """A group is made and a child is moved in: making can succeed where entering fails."""
     from hostfork.lifecycle.observe import cgroup
-    from hostfork.lifecycle.setup import delegation
     from hostfork.workload.cgroup import Group
     from hostfork.workload.launch import Helper
 
@@ -84,9 +83,10 @@ def _ownership() -> Capability:
     how = "a group was made in the caller's own and a child moved in"
     follows = "the kernel ends every process of a fork"
     weaker = "a fork's processes are found by their parents and mount namespace (subreaper): weaker"
-    remedy = " · ".join(delegation()) or None
+    remedy = "hostfork setup --print shows how a group is delegated"
     if facts.ownership is not Ownership.CGROUP or facts.parent is None:
-        return Capability("cgroup ownership", False, how, f"{weaker}; {facts.reason}", remedy)
+        looked = "/proc/self/mountinfo and the permissions of the caller's own group"
+        return Capability("cgroup ownership", False, looked, f"{weaker}; {facts.reason}", remedy)
     group = None
     try:
         group = Group.make(facts.parent, f"doctor-{os.getpid()}")
@@ -171,8 +171,8 @@ def _pool(place: _Place) -> Capability:
     how = f"a folder was made in {place.state}"
     if place.folder is None:
         reason = os.strerror(place.error.errno or 0) if place.error else ""
-        return Capability("pool", False, how, f"no private storage there: {reason}",
-                          "run --pool DIR · XDG_STATE_HOME=DIR", needed=True)  # fmt: skip
+        return Capability("pool", False, how, f"no fork can be recorded there: {reason}",
+                          "XDG_STATE_HOME=DIR names another", needed=True)  # fmt: skip
     space = os.statvfs(place.folder)
     free = space.f_bavail * space.f_frsize
     follows = f"private copies lie on {place.filesystem}, {free // (1 << 20):,} MiB free"
