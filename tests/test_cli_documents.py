@@ -56,17 +56,36 @@ def test_schemas_are_valid_and_say_what_each_document_is(name):
 
 def test_the_result_of_a_run_has_the_keys_that_were_promised():
     document = check("run-result", documents.result(values.outcome()))
-    promised = "schema fork status paths ownership same_paths changes kept released leftovers timings".split()
+    promised = [
+        "schema",
+        "fork",
+        "status",
+        "paths",
+        "ownership",
+        "same_paths",
+        "changes",
+        "kept",
+        "released",
+        "leftovers",
+        "timings",
+    ]
     assert list(document)[: len(promised)] == promised
     assert document["status"] == {"exit": 0, "signal": None, "timed_out": False, "error": None}
-    assert list(document["paths"][0]) == "path mechanism guarantee bytes_copied base_content source_changed".split()
+    assert list(document["paths"][0]) == [
+        "path",
+        "mechanism",
+        "guarantee",
+        "bytes_copied",
+        "base_content",
+        "source_changed",
+    ]
     assert document["changes"] == {"created": 3, "modified": 1, "deleted": 2, "metadata": 0, "type": 0}
 
 
 def test_a_refused_run_has_a_result_too():
     document = check("run-result", documents.result(Outcome("", Status(error=values.problem()))))
     assert document["fork"] is None
-    assert list(document["status"]["error"]) == "code step path path_bytes errno message hint".split()
+    assert list(document["status"]["error"]) == ["code", "step", "path", "path_bytes", "errno", "message", "hint"]
 
 
 def test_a_diff_has_every_path_with_its_exact_bytes():

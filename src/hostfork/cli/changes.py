@@ -73,7 +73,7 @@ def folded(changeset: Changeset) -> Shown:
 def diff_lines(shown: Shown, counts: LineCounts, roots: Sequence[str], look: Look) -> list[str]:
     """The lines of a changeset. Paths are relative where there is one private path only."""
     root = roots[0] if len(roots) == 1 else None
-    widest = 60 if look.width is None else max(20, look.width - 28)
+    widest = None if look.width is None else max(20, look.width - 28)
     rows = []
     for entry in shown.entries:
         if isinstance(entry, Fold):
@@ -84,12 +84,13 @@ def diff_lines(shown: Shown, counts: LineCounts, roots: Sequence[str], look: Loo
                 letter, style = "!", "red"
             mark = "/" if entry.kind is EntryKind.FOLDER and entry.change is not ChangeKind.TYPE else ""
             rows.append((letter, style, _name(entry.path, root, look, mark), _words(entry, counts)))
-    room = min(widest, max((columns(row[2]) for row in rows), default=0))
-    lines = []
-    for letter, style, name, words in rows:
-        cell = pad(shorten(name, room) if look.width else name, room)
-        lines.append(f"{look.paint(letter, style)}  {cell}   {words}".rstrip())
-    return lines
+    names = [shorten(name, widest) for _, _, name, _ in rows]
+    room = max((columns(name) for name in names), default=0)
+    room = min(room, widest or 60)
+    return [
+        f"{look.paint(letter, style)}  {pad(name, room)}   {words}".rstrip()
+        for name, (letter, style, _, words) in zip(names, rows, strict=True)
+    ]
 
 
 def _name(path: str, root: str | None, look: Look, mark: str) -> str:
