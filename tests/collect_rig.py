@@ -1,4 +1,4 @@
-"""Trees to find changes in: random actions, a real overlay kept mounted by a child process, a copy with its manifest."""
+"""Trees to find changes in: random actions, a real overlay that a child keeps mounted, a copy with its manifest."""
 
 import ctypes
 import errno
@@ -58,7 +58,7 @@ class OverlayChild:
                 os._exit(1)
         os.close(ask)
         os.close(answer)
-        self._reader = open(self._answers, "rb")
+        self._reader = open(self._answers, "rb")  # noqa: SIM115 (closed in close)
         self.call(os.getpid)
         self.seen = f"/proc/{self.pid}/root{self.merged}"
         """The merged tree from outside, where other people's ids in ACLs keep their numbers."""
