@@ -65,10 +65,9 @@ def trial(folder: str) -> spike.Finding:
     holds = sockets == expected and fifos == {n: "ok" if n == "host" else "ENXIO" for n in ways}
     return spike.Finding(
         f"no: connect gives {spike.told(sockets)}; a FIFO's writer {spike.told(fifos)}; bound from the host's inode "
-        f"{spike.told(bound)}; "
-        f"/proc/net/unix lists the listener: {spike.told(listed)}, under a stale name after a rename: "
-        f"{spike.told(stale)}, "
-        f"sock_diag gives its inode: {spike.told(diag)}; /proc/*/fd shows the open FIFO: {spike.told(opened)}",
+        f"{spike.told(bound)}; /proc/net/unix lists the listener: {spike.told(listed)}, under a stale name after a "
+        f"rename: {spike.told(stale)}, sock_diag gives its inode: {spike.told(diag)}; /proc/*/fd shows the open FIFO: "
+        f"{spike.told(opened)}",
         holds and bound == ("ok", "ok") and listed and stale and diag and opened,
     )
 

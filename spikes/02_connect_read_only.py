@@ -40,8 +40,7 @@ def trial(folder: str) -> spike.Finding:
     wanted = "EACCES" if abi >= 9 else "ok" if abi else "not there"
     return spike.Finding(
         f"yes: on the read-only mount a write gives {write} and connect {through}; Landlock here is ABI {abi}, and "
-        "with "
-        f"every file right taken away connect gives {locked}; below a covering tmpfs {covered}",
+        f"with every file right taken away connect gives {locked}; below a covering tmpfs {covered}",
         (write, through, locked, covered) == ("EROFS", "ok", wanted, "ENOENT"),
     )
 

@@ -68,8 +68,7 @@ def trial(folder: str) -> spike.Finding:
     refusals = [named.pop("by descriptor") == "ok", *(value != "ok" for value in named.values())]
     return spike.Finding(
         f"userxattr: without it a base folder made anew gives {without}; {spike.told(tried)}; as options: "
-        f"{spike.told(named)}, by descriptor: "
-        f"{'ok' if refusals[0] else 'refused'}",
+        f"{spike.told(named)}, by descriptor: {'ok' if refusals[0] else 'refused'}",
         without != "ok" and list(tried.values()) == wanted and all(refusals),
     )
 

@@ -22,9 +22,8 @@ def trial(folder: str) -> spike.Finding:
     plain = spike.child(make_zero, f"{folder}/made/zero", user=True)
     return spike.Finding(
         f"the file: a character device {os.major(gone.st_rdev)}:{os.minor(gone.st_rdev)}; the folder: xattr "
-        f"user.overlay.opaque={opaque} and no trace of its old entries ({spike.told(shown)} in it); an ordinary "
-        "user's mknod of 0:0: "
-        f"{plain}, of 1:3: {spike.child(make_null, f'{folder}/made/null', user=True)}",
+        f"user.overlay.opaque={opaque} and no trace of its old entries ({spike.told(shown)} in it); an ordinary user's "
+        f"mknod of 0:0: {plain}, of 1:3: {spike.child(make_null, f'{folder}/made/null', user=True)}",
         zero and opaque == "y" and shown == [] and plain == "ok",
     )
 

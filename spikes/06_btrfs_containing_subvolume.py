@@ -44,8 +44,7 @@ def trial(folder: str) -> spike.Finding:
     user = spike.child(as_user, home, pool, user=True)
     return spike.Finding(
         f"yes: root's snapshot took {took:.1f} ms, a write at the original path stayed in it: {spike.told(kept)}, the "
-        "nested "
-        f"subvolume in it holds {spike.told(nested)}, st_dev differs: {spike.told(other_device)} (overlay too: "
+        f"nested subvolume in it holds {spike.told(nested)}, st_dev differs: {spike.told(other_device)} (overlay too: "
         f"{spike.told(overlay_device)}); a user: {spike.told(user)}",
         kept
         and nested == []

@@ -47,8 +47,7 @@ def trial(folder: str) -> spike.Finding:
     allowed = spike.child(spike.refused, spike.delete_subvolume, f"{pool}/snap", user=True)
     return spike.Finding(
         f"not by ioctl: {spike.told(stuck)}; nothing foreign in it: {spike.told(freed)}, emptying {FILES} files took "
-        f"{took} ms; "
-        f"with the option the ioctl gives {allowed}",
+        f"{took} ms; with the option the ioctl gives {allowed}",
         list(stuck.values()) == ["EPERM", "EROFS", "ok", "EACCES", "ENOTEMPTY"]
         and freed == {"rmdir when emptied": "ok"}
         and allowed == "ok",

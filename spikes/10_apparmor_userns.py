@@ -14,7 +14,7 @@ def make() -> str:
 
 
 def use(folder: str) -> str:
-    """Create it, map the own number and mount."""
+    """Create it, map the own number, make the mounts private and mount."""
 
     def steps() -> None:
         spike.enter(userns=True)

@@ -71,7 +71,8 @@ def trial(folder: str) -> spike.Finding:
     master, slave = os.openpty()
     found = spike.child(leader, slave)
     os.close(master)
-    legacy = spike.get("/proc/sys/dev/tty/legacy_tiocsti").strip()
+    setting = "/proc/sys/dev/tty/legacy_tiocsti"  # Linux 6.2
+    legacy = spike.get(setting).strip() if os.path.exists(setting) else "1"
     wanted = ["ok" if legacy == "1" else "EIO", "EPERM" if legacy == "1" else "EIO", "ok", "ok", "EPERM"]
     arrived = 2 * wanted.count("ok")
     return spike.Finding(

@@ -43,8 +43,8 @@ def trial(folder: str) -> spike.Finding:
     signals = (ignored(), ignored(setsigdef=[signal.SIGPIPE]))
     return spike.Finding(
         f"yes and yes: the reader waits for the command without close-on-exec: {spike.told(pipes[0])}, with it: "
-        f"{spike.told(pipes[1])}; "
-        f"SIGPIPE is ignored in the command: {spike.told(signals[0])}, after a reset: {spike.told(signals[1])}",
+        f"{spike.told(pipes[1])}; SIGPIPE is ignored in the command: {spike.told(signals[0])}, after a reset: "
+        f"{spike.told(signals[1])}",
         pipes == (True, False) and signals == (True, False),
     )
 

@@ -34,7 +34,7 @@ def trial(folder: str) -> spike.Finding:
     spike.subvolume(f"{top}/base")
     with open(f"{top}/base/file", "wb") as file:
         file.write(os.urandom(SIZE))
-    os.sync()
+    spike.run("sync", "-f", top)
     spike.snapshot(f"{top}/base", f"{top}/frozen")
     for name in ("one", "two"):
         spike.snapshot(f"{top}/base", f"{top}/snapshot-{name}")

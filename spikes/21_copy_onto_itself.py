@@ -36,8 +36,7 @@ def trial(folder: str) -> spike.Finding:
         guarded = True
     return spike.Finding(
         f"it is emptied: bytes left {spike.told(left)}; device and inode are equal in advance: "
-        f"{spike.told(all(same))}, which is what "
-        f"shutil.copyfile compares (it refused: {spike.told(guarded)})",
+        f"{spike.told(all(same))}, which is what shutil.copyfile compares (it refused: {spike.told(guarded)})",
         set(left.values()) == {0} and all(same) and guarded,
     )
 

@@ -50,8 +50,8 @@ def trial(folder: str) -> spike.Finding:
     lost = spike.child(own_marks, folder, mounts=True)
     return spike.Finding(
         f"a user's hand-made layer: {made}, shows {spike.told(user)}; root with userxattr {spike.told(root)}; without "
-        f"it {spike.told(wrong)} and no error; "
-        f"a base with a 0:0 device and an overlay xattr of its own loses: {spike.told(lost)}",
+        f"it {spike.told(wrong)} and no error; a base with a 0:0 device and an overlay xattr of its own loses: "
+        f"{spike.told(lost)}",
         made == "ok"
         and user == root == ["changed", "dir", "new"]
         and wrong == ["changed", "dir", "inside", "new"]

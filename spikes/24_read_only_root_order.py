@@ -54,6 +54,7 @@ def visit(keeper: int, folder: str) -> str:
 
 def view(folder: str, store: str, **who: bool) -> dict[str, Any]:
     """Build as this person, enter while it lives, and read the handed-back folder after it is gone."""
+    found: dict[str, Any] = {"late": spike.child(late, folder, f"{store}-late", **who)}
     here, there = socket.socketpair()
     keeper = os.fork()
     if keeper == 0:
@@ -65,7 +66,7 @@ def view(folder: str, store: str, **who: bool) -> dict[str, Any]:
             os._exit(0)
     there.close()
     told, handles, _, _ = socket.recv_fds(here, 4096, 1)
-    found: dict[str, Any] = {"late": spike.child(late, folder, f"{store}-late", **who), **json.loads(told)}
+    found |= json.loads(told)
     found["entered"] = spike.child(visit, keeper, folder, user="user" in who)
     here.close()
     os.waitpid(keeper, 0)

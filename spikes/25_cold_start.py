@@ -33,7 +33,7 @@ def trial(folder: str) -> spike.Finding:
     shown = ", ".join(f"{name} {took:.0f} ms" for name, took in best.items())
     return spike.Finding(
         f"{shown} ({os.cpu_count()} processors)",
-        best["the helper, then click"] < 1.25 * best["click, then the helper"]
+        best["the helper, then click"] < 1.5 * best["click, then the helper"]
         and best["nothing"] < best["import click alone"] < 1000,
     )
 

@@ -23,11 +23,13 @@ def frozen_while(group: str, work: Callable[[], None], begun: Callable[[], bool]
     """Freeze a child in the middle of its work, then end it; milliseconds."""
     pid = os.fork()
     if pid == 0:
-        spike.libc.prctl(1, 9)
-        spike.put(f"{group}/cgroup.procs", "0")
-        work()
-        time.sleep(60)
-        os._exit(0)
+        try:
+            spike.libc.prctl(1, 9)
+            spike.put(f"{group}/cgroup.procs", "0")
+            work()
+            time.sleep(60)
+        finally:
+            os._exit(0)
     while not begun():
         pass
     took = freeze(group)
@@ -51,38 +53,50 @@ def sync(path: str) -> None:
     os.fsync(handle)
 
 
-def trial(folder: str) -> spike.Finding:
-    """Freeze in a write of 300 MB and in its fsync on ext4, then snapshot a Btrfs subvolume with as much dirty."""
-    with spike.cgroup() as group:
-        disk, wrote = spike.disk(folder, "ext4", 1000), ""
-        for number in range(5):
-            wrote, sizes = f"{disk}/{number % 2}", [0]
+def stop_write(group: str, path: str) -> tuple[int, float]:
+    """Freeze in the middle of the write: its size when that was asked, and how long it took."""
+    seen = 0
 
-            def begun(path: str = wrote, sizes: list[int] = sizes) -> bool:
-                sizes.append(os.path.getsize(path) if os.path.exists(path) else 0)
-                return sizes[-1] > 0
+    def begun() -> bool:
+        nonlocal seen
+        seen = os.path.getsize(path) if os.path.exists(path) else 0
+        return seen > 0
 
-            in_write = frozen_while(group, lambda path=wrote: write(path), begun)  # type: ignore[misc]
-            if sizes[-1] < SIZE:
-                break
-            os.unlink(wrote)
-        whole = sizes[-1] < SIZE == os.path.getsize(wrote)
-        dirty = spike.cached(wrote)[1]
-        in_sync = frozen_while(group, lambda: sync(wrote), lambda: os.path.exists(wrote + ".begun"))
-        left = spike.cached(wrote)[1]
-    spike.umount(disk)
+    took = frozen_while(group, lambda: write(path), begun)
+    return seen, took
+
+
+def snapshots(folder: str) -> tuple[float, float]:
+    """How long a snapshot takes with the file dirty, and after syncfs."""
     top = spike.disk(folder, "btrfs", 1000)
     spike.subvolume(f"{top}/sub")
     write(f"{top}/sub/file")
     slow = spike.milliseconds(spike.snapshot, f"{top}/sub", f"{top}/dirty")
     write(f"{top}/sub/file")
     spike.run("sync", "-f", top)
-    fast = spike.milliseconds(spike.snapshot, f"{top}/sub", f"{top}/clean")
+    return slow, spike.milliseconds(spike.snapshot, f"{top}/sub", f"{top}/clean")
+
+
+def trial(folder: str) -> spike.Finding:
+    """Freeze in a write of 300 MB and in its fsync on ext4, then snapshot a Btrfs subvolume with as much dirty."""
+    disk = spike.disk(folder, "ext4", 1000)
+    path = f"{disk}/file"
+    with spike.cgroup() as group:
+        for _ in range(5):  # again if it was asked too late, or a sync(2) of anybody came in between
+            spike.put(path, "")
+            seen, in_write = stop_write(group, path)
+            dirty = spike.cached(path)[1]
+            if seen < SIZE and dirty > 0:
+                break
+        whole = seen < SIZE == os.path.getsize(path)
+        in_sync = frozen_while(group, lambda: sync(path), lambda: os.path.exists(path + ".begun"))
+        left = spike.cached(path)[1]
+    spike.umount(disk)
+    slow, fast = snapshots(folder)
     return spike.Finding(
-        f"yes: asked {sizes[-1] >> 20} MB into a write of {SIZE >> 20}, it was frozen {in_write:.0f} ms later with the "
+        f"yes: asked {seen >> 20} MB into a write of {SIZE >> 20}, it was frozen {in_write:.0f} ms later with the "
         f"write complete: {spike.told(whole)}; in an fsync of {dirty} dirty pages after {in_sync:.0f} ms with {left} "
-        "left; a "
-        f"snapshot with {SIZE >> 20} MB dirty took {slow:.0f} ms, after syncfs {fast:.1f} ms",
+        f"left; a snapshot with {SIZE >> 20} MB dirty took {slow:.0f} ms, after syncfs {fast:.1f} ms",
         whole and dirty > left == 0 and fast < slow,
     )
 

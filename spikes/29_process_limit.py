@@ -62,6 +62,7 @@ def with_others() -> dict[str, int]:
 
 def trial(folder: str) -> spike.Finding:
     """As an ordinary user, as root is not limited."""
+    spike.child(bool, user=True, userns=True)  # says so where a user may not make one
     found = spike.child(with_others, user=True)
     return spike.Finding(
         f"a limit of {LIMIT} while {OUTSIDE} run outside leaves room for this many children: {spike.told(found)}",

@@ -61,9 +61,8 @@ def trial(folder: str) -> spike.Finding:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return spike.Finding(
-        f"in the user namespace: mount, state and write are {spike.told(inside)}, and the new file is {owner}'s on "
-        "the disk; outside "
-        f"they are {spike.told(outside)}",
+        f"in the user namespace: mount, state and write are {spike.told(inside)}, and the new file is {owner}'s on the "
+        f"disk; outside they are {spike.told(outside)}",
         inside == ["ok", "writable", "ok"] and owner == 0 and outside == ["ok", "read-only", "EROFS"],
     )
 

@@ -10,7 +10,8 @@ HEAD = """# Spikes
 
 One small program per fact of the Linux kernel that hostfork relies on. The number in a file's name is the number of the
 fact; a fact with two halves has two files. Each tries its fact on the kernel that it runs on and prints the question,
-the answer, the kernel with the date, and whether the fact holds. `not tried` says why and where it can be tried.
+the answer, the kernel with the date, and whether the fact holds. `not tried` says why and where it can be tried; `no`
+means that what was taken for a fact is none, and that the answer beside it is what the kernel does.
 
     python spikes/09_recursive_read_only.py    one fact (most need root)
     python spikes/all.py                       all of them, as this page

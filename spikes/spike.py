@@ -70,10 +70,15 @@ def main(question: str, trial: Callable[[str], Finding], *, root: bool = True, t
 
 
 def _guarded(trial: Callable[[str], Finding], folder: str) -> tuple[str, str]:
+    signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(120)
     os.umask(0o022)
     finding = trial(folder)
     return finding.answer, "yes" if finding.holds else "no"
+
+
+def _too_long(_signal: int, _frame: Any) -> None:
+    raise TimeoutError("the spike took longer than two minutes")  # an exception, so that it still cleans up
 
 
 def child(work: Callable[..., Any], *args: Any, user: bool = False, userns: bool = False, mounts: bool = False) -> Any:
@@ -86,7 +91,7 @@ def child(work: Callable[..., Any], *args: Any, user: bool = False, userns: bool
         libc.prctl(1, signal.SIGKILL)
         said: dict[str, Any] = {}
         try:
-            enter(user=user, userns=userns, mounts=mounts)
+            _enter_or_missing(user, userns, mounts)
             said["value"] = work(*args)
         except Missing as missing:
             said["missing"] = str(missing)
@@ -111,6 +116,13 @@ def child(work: Callable[..., Any], *args: Any, user: bool = False, userns: bool
     if said.get("errno"):
         raise OSError(said["errno"], said["text"])
     raise RuntimeError(said["text"])
+
+
+def _enter_or_missing(user: bool, userns: bool, mounts: bool) -> None:
+    try:
+        enter(user=user, userns=userns, mounts=mounts)
+    except OSError as error:
+        raise Missing(f"this process may not make its namespaces here: {error}") from error
 
 
 def enter(*, user: bool = False, userns: bool = False, mounts: bool = False) -> None:
@@ -209,7 +221,7 @@ def set_attributes(tree: int, path: str, add: int, flags: int = 0, userns: int =
     syscall(MOUNT_SETATTR, tree, path.encode(), flags, ctypes.byref(request), 32)
 
 
-def disk(folder: str, kind: str, megabytes: int = 400, options: str = "") -> str:
+def disk(folder: str, kind: str, megabytes: int = 400) -> str:
     """A new filesystem of this kind, mounted below `folder`; it vanishes with the mount namespace."""
     place = f"{folder}/{kind}"
     os.mkdir(place)
@@ -219,7 +231,10 @@ def disk(folder: str, kind: str, megabytes: int = 400, options: str = "") -> str
     put(f"{folder}/{kind}.img", "")
     os.truncate(f"{folder}/{kind}.img", megabytes << 20)
     run(f"mkfs.{kind}", *(["-q", "-F"] if kind == "ext4" else ["-q"]), f"{folder}/{kind}.img")
-    run("mount", "-n", "-t", kind, "-o", "loop" + options, f"{folder}/{kind}.img", place)
+    try:
+        run("mount", "-n", "-t", kind, "-o", "loop", f"{folder}/{kind}.img", place)
+    except RuntimeError as error:
+        raise Missing(f"{kind} cannot be mounted from a loop device here: {error}".replace("\n", " ")) from error
     return place
 
 
@@ -295,6 +310,10 @@ def cached(path: str) -> tuple[int, int]:
     whole, counts = (ctypes.c_uint64 * 2)(0, 0), (ctypes.c_uint64 * 5)()
     try:
         syscall(CACHESTAT, handle, ctypes.byref(whole), ctypes.byref(counts), 0)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            raise Missing("it needs Linux 6.5, for cachestat") from error
+        raise
     finally:
         os.close(handle)
     return counts[0], counts[1] + counts[2]
