@@ -167,18 +167,14 @@ def remove_tree(name: str, folder: int) -> None:
     try:
         if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             return _unlink(name, folder)
-        root = open_own(name, folder)
-    except FileNotFoundError:
-        return None
-    try:
         tries = 0
         # What lies too deep is moved to the root's own level and removed in the next round.
-        while (left := _empty(root)) is not _Left.NOTHING:
+        while (left := _emptied(name, folder)) is not _Left.NOTHING:
             tries += left is _Left.NEW
             if tries > 20:
                 raise OSError(errno.ENOTEMPTY, "something keeps making new entries", name)
-    finally:
-        os.close(root)
+    except FileNotFoundError:
+        return None
     return _remove_folder(name, folder)
 
 
@@ -188,6 +184,15 @@ class _Left(Enum):
     NOTHING = 0
     DEEP = 1
     NEW = 2
+
+
+def _emptied(name: str, folder: int) -> _Left:
+    # Opened anew for each round: on Btrfs a descriptor lists only what was there when it was opened.
+    root = open_own(name, folder)
+    try:
+        return _empty(root)
+    finally:
+        os.close(root)
 
 
 def _empty(root: int) -> _Left:
