@@ -61,6 +61,9 @@ PROGRAMS = {
     "ip": "ip",
     "make": "make",
     "debootstrap": "mmdebstrap",
+    "apparmor": "apparmor_parser",
+    "zsh": "zsh",
+    "fish": "fish",
 }
 _MAKERS = {"ext4": "mkfs.ext4", "btrfs": "mkfs.btrfs", "xfs": "mkfs.xfs"}
 _SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
