@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hostfork.collect.manifest import Change, Changeset, Counts
+from hostfork.collect.manifest import Changeset, Counts
 from hostfork.errors import HostforkError
 from hostfork.lifecycle.record import Outcome, PathRecord, Problem, Record, Status
 from hostfork.policy.plan import PathPlan, Plan
@@ -140,38 +140,15 @@ def result(outcome: Outcome) -> Document:
     }
 
 
-def change(value: Change) -> Document:
-    """One path of a changeset."""
-    return {
-        **exact("path", value.path),
-        "change": value.change.value,
-        "kind": value.kind.value,
-        "class": value.class_.value,
-        "was": value.was.value if value.was else None,
-        "size": value.size,
-        "old_size": value.old_size,
-        "mode": _mode(value.mode),
-        "old_mode": _mode(value.old_mode),
-        **exact("target", value.target),
-        "fields": list(value.fields),
-        **exact("ignored_by", value.ignored_by),
-        "active": value.active,
-        "base_gone": value.base_gone,
-    }
-
-
-def _mode(value: int | None) -> str | None:
-    """Permission bits as chmod takes them: a number in JSON would be read in decimal."""
-    return None if value is None else f"{value & 0o7777:04o}"
-
-
 def diff(fork: str, changeset: Changeset) -> Document:
     """A changeset: every path, never folded."""
+    from hostfork.collect.store import to_json
+
     return {
         "schema": SCHEMA,
         "fork": fork,
         "counts": counts(changeset.counts()),
-        "entries": [change(value) for value in changeset.changes],
+        "entries": to_json(changeset),
     }
 
 
