@@ -21,6 +21,8 @@ from hostfork.storage.contract import Content, Delta, Layer
 from hostfork.vocabulary import Access, ChangeKind, EntryKind, SourceChanged
 
 CHANGES_FILE = "changes"
+_LONGEST_CHECK = 10.0
+"""Seconds that the look for host writes may take."""
 _FEW = 100
 """Up to here one fsync per file; beyond, one syncfs, which waits for everything dirty on the filesystem."""
 
@@ -149,14 +151,27 @@ def reduce_storage(record: Record, changesets: dict[str, Changeset]) -> None:
         storage_of(path.mechanism).reduce(path.key, record.pool, changed)
 
 
-def check_sources(record: Record, probes: dict[str, Probe]) -> Record:
+def check_sources(record: Record, probes: dict[str, Probe], warn: Callable[[str], None]) -> Record:
     """Whether the host wrote under the sources that show through, judged against the probes of the start."""
     paths = []
     for path in record.paths:
-        if path.source_changed is SourceChanged.NOT_CHECKED and path.path in probes:
-            path = replace(path, source_changed=source_changed(path.path, probes[path.path], path.omit))
+        if path.source_changed is SourceChanged.NOT_CHECKED:
+            path = replace(path, source_changed=_checked(path, record.pool, probes.get(path.path), warn))
         paths.append(path)
     return replace(record, paths=tuple(paths))
+
+
+def _checked(path: PathRecord, pool: str, probe: Probe | None, warn: Callable[[str], None]) -> SourceChanged:
+    if probe is None:
+        warn(f"whether the host changed {path.written} meanwhile was not checked: its disk was busy at the start")
+        return SourceChanged.NOT_CHECKED
+    check = source_changed(path.path, pool, probe, path.omit, _LONGEST_CHECK)
+    if check.state is SourceChanged.NOT_CHECKED:
+        warn(f"whether the host changed {path.written} meanwhile was not checked: {check.reason}")
+    elif check.state is SourceChanged.CHANGED:
+        more = f" and {len(check.paths) - 1} more" if len(check.paths) > 1 else ""
+        warn(f"the host changed {path.written} meanwhile: {check.paths[0] or 'the folder itself'}{more}")
+    return check.state
 
 
 def counts_by_path(changesets: dict[str, Changeset]) -> tuple[tuple[str, Counts], ...]:

@@ -11,11 +11,11 @@ from hostfork.errors import Code, HostforkError, WorkloadError
 from hostfork.helper.protocol import SCHEMA, Identity, ViewPlan
 from hostfork.lifecycle import changes, events
 from hostfork.lifecycle.context import Caller, command_context
-from hostfork.lifecycle.export import export_tree
+from hostfork.lifecycle.export import export
 from hostfork.lifecycle.prepare import Tell, new_record, prepare
 from hostfork.lifecycle.record import Outcome, PathOutcome, Record, Status
 from hostfork.lifecycle.release import Leftovers, close_view, end_writers, release
-from hostfork.lifecycle.request import Keep, Request
+from hostfork.lifecycle.request import ExportForm, Keep, Request
 from hostfork.lifecycle.store import ForkFolder, now
 from hostfork.lifecycle.view import attaches
 from hostfork.policy.plan import Plan
@@ -136,7 +136,7 @@ class LiveFork:
         found = changes.collect(self._folder, self.record, lambda path: self._tell(events.Collecting(path.written)))
         self._times.end("collect")
         if self._request.export is not None:
-            export_tree(self._folder, self.record, found, self._request.export)
+            export(self._folder, self.record, changes.joined(found), self._request.export, ExportForm.TREE)
             self._times.end("export")
         keep = self._keeps(found)
         self._record = replace(self.record, status=self._status(), ended=now(), counts=changes.joined(found).counts())
@@ -156,7 +156,7 @@ class LiveFork:
 
     def _keep(self, found: dict[str, Changeset]) -> None:
         """What is kept is evidence: on disk before anything is given up."""
-        self._record = changes.check_sources(self.record, self._probes)
+        self._record = changes.check_sources(self.record, self._probes, lambda words: self._tell(events.Warned(words)))
         changes.store_changes(self._folder, changes.joined(found))
         changes.make_durable(self.record, found)
         self._record = self._folder.advance(self.record, Activity.IDLE, durable=True)

@@ -1,0 +1,88 @@
+"""Writes out what a fork finally contains: one private path to the destination itself, several below it by their path.
+
+The base of a fork without a tree of its own is the host's folder; `collect.export` verifies it or refuses.
+"""
+
+import os
+from typing import BinaryIO, NamedTuple
+
+from hostfork.collect import export as collect
+from hostfork.collect.manifest import Changeset
+from hostfork.errors import Code, CollectError
+from hostfork.lifecycle import changes
+from hostfork.lifecycle.record import PathRecord, Record
+from hostfork.lifecycle.request import ExportForm
+from hostfork.lifecycle.store import ForkFolder
+from hostfork.storage.contract import FullTree
+
+
+class ExportReport(NamedTuple):
+    """`left_out`: what was not written, or not with all of its metadata (devices, sockets, set-uid bits)."""
+
+    left_out: tuple[str, ...]
+
+
+def export(fork: ForkFolder, record: Record, changeset: Changeset, destination: str, form: ExportForm) -> ExportReport:
+    """Write to a new or empty folder. Raises CollectError `collect.destination`, `base.gone`; then nothing was made."""
+    paths = changes.private_paths(record)
+    if form is ExportForm.TAR:
+        raise ValueError("a tar stream goes to a file: export_tar")
+    if len(paths) == 1:
+        return ExportReport(_one(fork, record, paths[0], changeset, destination, form))
+    _must_be_empty(destination)
+    left_out: tuple[str, ...] = ()
+    for path in paths:
+        target = os.path.join(destination, path.path.lstrip("/"))
+        left_out += _one(fork, record, path, changeset, target, form)
+    return ExportReport(left_out)
+
+
+def export_tar(fork: ForkFolder, record: Record, changeset: Changeset, file: BinaryIO) -> ExportReport:
+    """Write the final content as one tar stream; several private paths stand in it by their path below `/`."""
+    paths = changes.private_paths(record)
+    parts = []
+    for path in paths:
+        content = changes.content_of(record, path)
+        parts.append(
+            collect.Part(
+                path.path,
+                changes.delta_of(content),
+                changes.part_of(changeset, path),
+                path.path,
+                path.omit,
+                isinstance(content, FullTree),
+                changes.base_of(fork, path),
+                "" if len(paths) == 1 else path.path.lstrip("/"),
+            )
+        )
+    return ExportReport(collect.export_tar(parts, file))
+
+
+def _one(
+    fork: ForkFolder, record: Record, path: PathRecord, changeset: Changeset, destination: str, form: ExportForm
+) -> tuple[str, ...]:
+    content = changes.content_of(record, path)
+    part, delta = changes.part_of(changeset, path), changes.delta_of(content)
+    if form is ExportForm.CHANGES_ONLY:
+        return collect.export_changes(delta, part, path.path, destination)
+    return collect.export_tree(
+        path.path,
+        delta,
+        part,
+        path.path,
+        path.omit,
+        destination,
+        isinstance(content, FullTree),
+        changes.base_of(fork, path),
+    )
+
+
+def _must_be_empty(destination: str) -> None:
+    if os.path.lexists(destination) and (not os.path.isdir(destination) or os.listdir(destination)):
+        raise CollectError(
+            Code.COLLECT_DESTINATION,
+            f"{destination} is there and not empty",
+            step="export",
+            path=destination,
+            hint="name a new or empty folder",
+        )
