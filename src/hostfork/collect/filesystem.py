@@ -7,7 +7,7 @@ def filesystem_type(path: str) -> str:
     """The type, such as `ext4` or `fuse.sshfs`; "" where the mount is in no list of this process."""
     handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        mount = _mount_id(handle)
+        mount = mount_id(handle)
         device = os.fstat(handle).st_dev
     finally:
         os.close(handle)
@@ -25,7 +25,8 @@ def filesystem_type(path: str) -> str:
     return by_device
 
 
-def _mount_id(handle: int) -> str:
+def mount_id(handle: int) -> str:
+    """The number of the mount a descriptor is on, as in mountinfo."""
     with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as lines:
         for line in lines:
             if line.startswith("mnt_id:"):

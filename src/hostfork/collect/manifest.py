@@ -221,6 +221,7 @@ class StatManifest:
         self._folders: dict[str, tuple[int, int]] = {}
         self._devices = array("Q")
         self._open_until = 0
+        self._last: tuple[str | None, dict[str, int]] = (None, {})
 
     @classmethod
     def load(cls, path: str) -> "StatManifest":
@@ -314,7 +315,9 @@ class StatManifest:
         if not relative:
             return self.entry(self._root, relative) if self._root >= 0 else None
         folder, _, name = os.fsdecode(relative).rpartition("/")
-        index = self.names(folder).get(name)
+        if self._last[0] != folder:
+            self._last = (folder, self.names(folder))
+        index = self._last[1].get(name)
         return None if index is None else self.entry(index, relative)
 
     def __iter__(self) -> Iterator[StatEntry]:

@@ -1,0 +1,236 @@
+"""Copying entries into a folder that is being made, with all metadata; what may not or cannot be made is noted."""
+
+import errno
+import os
+import stat
+
+from hostfork.collect.final import Entry
+from hostfork.collect.walk import FOLDER, Place, attributes, open_file
+
+_FICLONE = 0x40049409
+_LINUX_COPY = 1 << 30
+_SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
+_CAPABILITY = "security.capability"
+_FOLDER_MODE = 0o700
+
+
+class TreeCopy:
+    """Writes the entries of a walk below the folder descriptor `root`, which is empty and nobody else's yet.
+
+    `special`: devices, sockets, set-uid and set-gid bits and file capabilities are made too. `left_out` holds the
+    relative paths of what was not made as it was.
+    """
+
+    def __init__(self, root: int, special: bool) -> None:
+        self.left_out: list[str] = []
+        self._root = root
+        self._special = special
+        self._links: dict[tuple[int, int], str] = {}
+        self._open: list[tuple[str, int, Entry, dict[str, bytes]]] = []
+
+    def add(self, entry: Entry) -> None:
+        """Write one entry. Folders come before what they hold; their metadata is set when they are complete."""
+        self._leave(entry.relative)
+        parent = self._open[-1][1] if self._open else self._root
+        place = Place(parent, entry.relative.rpartition("/")[2])
+        kind = stat.S_IFMT(entry.mode)
+        if kind == stat.S_IFDIR:
+            self._enter(entry, place)
+        elif not self._linked(entry, place):
+            maker = {stat.S_IFREG: self._file, stat.S_IFLNK: self._symlink, stat.S_IFIFO: self._fifo}
+            if maker.get(kind, self._node)(entry, place):
+                self._metadata(place, entry, attributes(entry.place))
+                if entry.stat.st_nlink > 1:
+                    self._links[entry.stat.st_dev, entry.stat.st_ino] = entry.relative
+
+    def finish(self) -> None:
+        """Set the metadata of the folders that are still open."""
+        self._leave(None)
+
+    def abandon(self) -> None:
+        """Close what is open, after a failure."""
+        while self._open:
+            folder = self._open.pop()
+            if folder[1] != self._root:
+                os.close(folder[1])
+
+    def _enter(self, entry: Entry, place: Place) -> None:
+        folder = self._root
+        if entry.relative:
+            os.mkdir(place.name, _FOLDER_MODE, dir_fd=place.folder)
+            folder = os.open(place.name, FOLDER, dir_fd=place.folder)
+        self._open.append((entry.relative, folder, entry, attributes(entry.place)))
+
+    def _leave(self, relative: str | None) -> None:
+        while self._open and not _holds(self._open[-1][0], relative):
+            path, folder, entry, found = self._open.pop()
+            self._metadata(Place(folder, ""), entry, found)
+            if path:
+                os.close(folder)
+
+    def _linked(self, entry: Entry, place: Place) -> bool:
+        first = self._links.get((entry.stat.st_dev, entry.stat.st_ino))
+        if first is None:
+            return False
+        try:
+            os.link(first, place.name, src_dir_fd=self._root, dst_dir_fd=place.folder, follow_symlinks=False)
+        except PermissionError:
+            return False  # the first one lies in a folder that is finished and closed: a copy of its own
+        return True
+
+    def _file(self, entry: Entry, place: Place) -> bool:
+        try:
+            source = open_file(entry.place, ours=entry.changed)
+        except PermissionError:
+            self.left_out.append(entry.relative)  # the base's, and the fork could not read it either
+            return False
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            target = os.open(place.name, flags, 0o600, dir_fd=place.folder)
+            try:
+                copy_content(source, target)
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+        return True
+
+    def _symlink(self, entry: Entry, place: Place) -> bool:
+        os.symlink(entry.place.link_target(), os.fsencode(place.name), dir_fd=place.folder)
+        return True
+
+    def _fifo(self, entry: Entry, place: Place) -> bool:
+        os.mkfifo(place.name, 0o600, dir_fd=place.folder)
+        return True
+
+    def _node(self, entry: Entry, place: Place) -> bool:
+        if self._special:
+            try:
+                os.mknod(place.name, stat.S_IFMT(entry.mode) | 0o600, entry.stat.st_rdev, dir_fd=place.folder)
+                return True
+            except PermissionError:
+                pass  # devices are root's
+        self.left_out.append(entry.relative)
+        return False
+
+    def _metadata(self, place: Place, entry: Entry, found: dict[str, bytes]) -> None:
+        """Owner first: chown takes set-uid bits and capabilities away. Times last."""
+        symlink = stat.S_ISLNK(entry.mode)
+        complete = self._owner(place, entry)
+        for name, value in found.items():
+            if name == _CAPABILITY and not self._special:
+                complete = False
+            else:
+                complete = _set_attribute(place, name, value) and complete
+        mode = stat.S_IMODE(entry.mode)
+        if not symlink and not stat.S_ISDIR(entry.mode) and mode & _SPECIAL_BITS and not self._special:
+            mode &= ~_SPECIAL_BITS
+            complete = False
+        times = (entry.stat.st_atime_ns, entry.mtime_ns)
+        if not place.name:
+            os.fchmod(place.folder, mode)
+            os.utime(place.folder, ns=times)
+        else:
+            if not symlink:
+                # The name is ours and new: nobody else writes in a folder of mode 0700.
+                os.chmod(place.name, mode, dir_fd=place.folder)
+            os.utime(place.name, ns=times, dir_fd=place.folder, follow_symlinks=False)
+        if not complete:
+            self.left_out.append(entry.relative)
+
+    def _owner(self, place: Place, entry: Entry) -> bool:
+        now = place.stat()
+        if (now.st_uid, now.st_gid) == (entry.uid, entry.gid):
+            return True
+        try:
+            if place.name:
+                os.chown(place.name, entry.uid, entry.gid, dir_fd=place.folder, follow_symlinks=False)
+            else:
+                os.fchown(place.folder, entry.uid, entry.gid)
+            return True
+        except PermissionError:
+            return False
+
+
+def _holds(folder: str, relative: str | None) -> bool:
+    if relative is None:
+        return False
+    return not folder or relative.startswith(folder + "/")
+
+
+def _set_attribute(place: Place, name: str, value: bytes) -> bool:
+    try:
+        os.setxattr(place.path(), name, value, follow_symlinks=not place.name)
+        return True
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.EINVAL):
+            raise
+        return False
+
+
+def copy_content(source: int, target: int) -> None:
+    """Share the blocks where the filesystem can, else copy within the kernel; holes stay holes."""
+    import fcntl
+
+    size = os.fstat(source).st_size
+    if not size:
+        return
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+        return
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+    place = 0
+    while place < size:
+        start, end = _data(source, place, size)
+        _copy_range(source, target, start, end)
+        place = end
+    os.ftruncate(target, size)
+
+
+def _data(source: int, place: int, size: int) -> tuple[int, int]:
+    """The next region that is no hole; empty at the end of the file."""
+    try:
+        start = os.lseek(source, place, os.SEEK_DATA)
+        return start, os.lseek(source, start, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return size, size
+        if error.errno != errno.EINVAL:
+            raise
+        return place, size
+
+
+def _copy_range(source: int, target: int, start: int, end: int) -> None:
+    while start < end:
+        try:
+            done = os.copy_file_range(source, target, min(end - start, _LINUX_COPY), start, start)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            done = os.pwrite(target, os.pread(source, min(end - start, 1 << 20), start), start)
+        if not done:
+            return  # the file became shorter
+        start += done
+
+
+def remove_tree(parent: int, name: str) -> None:
+    """Remove an entry that hostfork made, with everything in it, through folders it has closed to itself too."""
+    try:
+        os.unlink(name, dir_fd=parent)
+        return
+    except (IsADirectoryError, PermissionError):
+        pass  # unlink(2) of a folder: EISDIR on Linux, EPERM elsewhere
+    folder = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{folder}", _FOLDER_MODE)
+        opened = os.open(".", FOLDER, dir_fd=folder)
+        try:
+            for inner in os.listdir(opened):
+                remove_tree(opened, inner)
+        finally:
+            os.close(opened)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=parent)

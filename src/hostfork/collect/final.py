@@ -1,0 +1,173 @@
+"""A walk over the final visible content of a fork: the base with the changes applied, or a whole private tree.
+
+Names come from folders that are open, one level at a time, so that none holds a slash and no symlink is followed.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import NamedTuple
+
+from hostfork.collect.difference import below, relative_to
+from hostfork.collect.manifest import Change, Changeset, StatManifest
+from hostfork.collect.walk import Place, opened_folder, root_place
+from hostfork.errors import Code, CollectError
+from hostfork.vocabulary import ChangeKind, EntryKind
+
+
+class Entry(NamedTuple):
+    """One entry of the final content. `changed`: it lies in the fork's storage. Folders come before what they hold.
+
+    `mode` (whole), `uid`, `gid` and `mtime_ns` are what counts; the place's own may differ for a copied base.
+    """
+
+    relative: str
+    place: Place
+    stat: os.stat_result
+    changed: bool
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+
+
+class FinalWalk:
+    """Entries in the order of their names, folder by folder.
+
+    `whole`: all content is in `delta`. Otherwise what is not in `changes` comes from `base`; with a `manifest` only
+    what that knows, and files that are no longer what was copied are collected in `gone`. `unreadable`:
+    folders of the base that this user cannot list. `skip`: device and inode of a folder that is being written at the same time.
+    """
+
+    def __init__(
+        self,
+        base: str,
+        delta: str,
+        changes: Changeset,
+        at: str,
+        omit: tuple[str, ...],
+        whole: bool,
+        manifest: StatManifest | None,
+        skip: tuple[int, int] | None = None,
+    ) -> None:
+        self.gone: list[str] = []
+        self.unreadable: list[str] = []
+        self._base, self._delta, self._at, self._whole = base, delta, at, whole
+        self._omit, self._manifest, self._skip = frozenset(omit), manifest, skip
+        self._changes: dict[str, Change] = {}
+        self._names: dict[str, set[str]] = {}
+        for change in () if whole else changes.changes:
+            relative = relative_to(at, change.path)
+            self._changes[relative] = change
+            while relative and change.change is not ChangeKind.DELETED:
+                folder, _, name = relative.rpartition("/")
+                self._names.setdefault(folder, set()).add(name)
+                relative = folder
+
+    def __iter__(self) -> Iterator[Entry]:
+        base = nullcontext(None) if self._whole else root_place(self._base)
+        with root_place(self._delta) as delta, base as bottom:
+            yield from self._visit("", bottom, delta, 0)
+
+    def _visit(self, relative: str, base: Place | None, delta: Place | None, depth: int) -> Iterator[Entry]:
+        change = self._changes.get(relative)
+        if relative in self._omit or (change is not None and change.change is ChangeKind.DELETED):
+            return
+        changed = self._whole or change is not None
+        place = delta if changed else base
+        found = None if place is None else _stat(place)
+        if place is None or found is None:
+            self._lost(relative, changed)
+            return
+        if (found.st_dev, found.st_ino) == self._skip:
+            return
+        entry = self._entry(relative, place, found, changed)
+        if entry is None:
+            return
+        yield entry
+        if entry.mode & 0o170000 == 0o040000:
+            new = change is not None and change.was is not EntryKind.FOLDER
+            yield from self._folder(relative, None if new else base, delta, depth + 1)
+
+    def _folder(self, relative: str, base: Place | None, delta: Place | None, depth: int) -> Iterator[Entry]:
+        if delta is not None and _stat(delta) is None:
+            delta = None
+        with self._base_folder(relative, base, depth) as bottom, _open(delta, depth, ours=True) as top:
+            for name in sorted(self._listed(relative, bottom, top), key=os.fsencode):
+                yield from self._visit(
+                    below(relative, name),
+                    None if bottom is None else Place(bottom, name),
+                    None if top is None else Place(top, name),
+                    depth,
+                )
+
+    @contextmanager
+    def _base_folder(self, relative: str, base: Place | None, depth: int) -> Iterator[int | None]:
+        with ExitStack() as stack:
+            folder = None
+            try:
+                folder = stack.enter_context(_open(base, depth, ours=False))
+            except PermissionError:
+                self.unreadable.append(relative)
+            yield folder
+
+    def _listed(self, relative: str, base: int | None, delta: int | None) -> set[str]:
+        if self._whole:
+            return set() if delta is None else set(os.listdir(delta))
+        names = set(self._names.get(relative, ()))
+        if base is None:
+            return names
+        return names | set(os.listdir(base) if self._manifest is None else self._manifest.names(relative))
+
+    def _entry(self, relative: str, place: Place, found: os.stat_result, changed: bool) -> Entry | None:
+        if changed or self._manifest is None:
+            kept = (found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns)
+            return Entry(relative, place, found, changed, *kept)
+        known = self._manifest.find(os.fsencode(relative))
+        same_kind = known is not None and known.mode & 0o170000 == found.st_mode & 0o170000
+        if known is None or not same_kind or not (known.kind is EntryKind.FOLDER or known.is_source(found)):
+            self.gone.append(relative)
+            return None
+        return Entry(
+            relative, place, found, changed, known.copy_mode, known.copy_uid, known.copy_gid, known.copy_mtime_ns
+        )
+
+    def _lost(self, relative: str, changed: bool) -> None:
+        """An entry that should be there: a base that went is reported at the end, the fork's own storage at once."""
+        if not changed:
+            self.gone.append(relative)
+            return
+        raise CollectError(
+            Code.COLLECT_FAILED,
+            f"{below(self._at, relative)} is missing in the fork's storage",
+            step="export",
+            path=below(self._at, relative),
+        )
+
+    def raise_if_gone(self) -> None:
+        """Raise CollectError `base.gone` with the paths, if any was met."""
+        if not self.gone:
+            return
+        shown = tuple(below(self._at.rstrip("/"), path) for path in self.gone[:10])
+        more = (f"and {len(self.gone) - 10} more",) if len(self.gone) > 10 else ()
+        raise CollectError(
+            Code.COLLECT_BASE_GONE,
+            f"{len(self.gone)} unchanged files of {self._at} are no longer what the fork started from",
+            step="export",
+            path=shown[0],
+            details=shown + more,
+            hint="export the changes only",
+        )
+
+
+def _stat(place: Place) -> os.stat_result | None:
+    try:
+        return place.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _open(place: Place | None, depth: int, ours: bool) -> AbstractContextManager[int | None]:
+    if place is None or place.stat().st_mode & 0o170000 != 0o040000:
+        return nullcontext(None)
+    return opened_folder(place, depth, ours)

@@ -1,0 +1,166 @@
+"""Whether the host wrote under the source of a `live` fork while the fork used it.
+
+A probe file in the pool gives the kernel's stamp at the start; at the end one stat walk looks for entries that are
+not older. Whatever would make that comparison worthless gives "not checked", never "unchanged".
+"""
+
+import os
+import stat
+import time
+from dataclasses import dataclass
+
+from hostfork.collect.filesystem import filesystem_type, mount_id
+from hostfork.collect.walk import FOLDER
+from hostfork.helper.syscalls import syncfs
+from hostfork.vocabulary import SourceChanged
+
+_KERNEL_CLOCK = {"ext2", "ext3", "ext4", "btrfs", "xfs", "f2fs", "bcachefs", "zfs", "overlay", "vfat", "exfat"}
+"""Filesystems whose ctime is this kernel's clock. Not tmpfs: writes through a mapping leave no stamp there."""
+
+_COARSE_STAMPS = (2_000_000_000, 1_000_000_000, 10_000_000, 1_000)
+"""Nanoseconds: the granularity of vfat, of ext4 with small inodes, of exfat, of older formats."""
+
+_MOST_PATHS = 100
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The kernel's stamp and clocks at one moment, in nanoseconds, and the boot they belong to."""
+
+    ctime_ns: int
+    realtime_ns: int
+    boottime_ns: int
+    boot_id: str
+
+
+@dataclass(frozen=True)
+class SourceCheck:
+    """The answer; up to 100 `paths` (relative) that changed; `reason`, a clause, where it was not checked."""
+
+    state: SourceChanged
+    paths: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def make_probe(source: str, pool: str) -> Probe:
+    """Take the stamp. After a syncfs of the source's filesystem, so that writes through mappings stamp again."""
+    handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        syncfs(handle)
+    finally:
+        os.close(handle)
+    return _stamp(pool)
+
+
+def _stamp(pool: str) -> Probe:
+    path = os.path.join(pool, f"probe-{os.getpid()}-{time.monotonic_ns()}")
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        ctime = os.fstat(file).st_ctime_ns
+    finally:
+        os.close(file)
+        os.unlink(path)
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
+        return Probe(ctime, time.time_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), boot.read().strip())
+
+
+def source_changed(
+    source: str, pool: str, since: Probe, omit: tuple[str, ...] = (), limit: float | None = None
+) -> SourceCheck:
+    """Look for entries of `source`, folders too, that were written since the probe. `limit` in seconds."""
+    kind = filesystem_type(source)
+    if kind not in _KERNEL_CLOCK:
+        reason = f"{kind or 'its filesystem'} does not stamp every write with this kernel's clock"
+        return SourceCheck(SourceChanged.NOT_CHECKED, reason=reason)
+    reason = _clock_fault(since, _stamp(pool))
+    if reason:
+        return SourceCheck(SourceChanged.NOT_CHECKED, reason=reason)
+    deadline = None if limit is None else time.monotonic() + limit
+    walk = _Walk(since.ctime_ns, omit, deadline)
+    try:
+        walk.root(source)
+    except TimeoutError:
+        return SourceCheck(SourceChanged.NOT_CHECKED, tuple(walk.paths), f"looking took longer than {limit:g} s")
+    except PermissionError as error:
+        return SourceCheck(SourceChanged.NOT_CHECKED, tuple(walk.paths), f"{error.filename} cannot be read")
+    state = SourceChanged.CHANGED if walk.paths else SourceChanged.UNCHANGED
+    return SourceCheck(state, tuple(walk.paths[:_MOST_PATHS]))
+
+
+def _clock_fault(since: Probe, now: Probe) -> str:
+    """Why stamps of then and now cannot be compared, or nothing."""
+    if since.boot_id != now.boot_id:
+        return "the machine was started again"
+    ran = now.boottime_ns - since.boottime_ns
+    told = now.realtime_ns - since.realtime_ns
+    # A clock that is being corrected may lose 500 parts in a million.
+    if told < ran - 50_000_000 - ran // 2000 or now.ctime_ns < since.ctime_ns:
+        return "the clock was set back"
+    return ""
+
+
+class _Walk:
+    """One stat walk; `paths` holds what is not older than the probe."""
+
+    def __init__(self, since: int, omit: tuple[str, ...], deadline: float | None) -> None:
+        self.paths: list[str] = []
+        self._since = since
+        self._earliest = min(since // unit * unit for unit in _COARSE_STAMPS)
+        self._omit = frozenset(omit)
+        self._deadline = deadline
+
+    def root(self, source: str) -> None:
+        try:
+            handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self.paths.append("")
+            return
+        try:
+            found = os.fstat(handle)
+            if self._is_new(found.st_ctime_ns):
+                self.paths.append("")
+            if stat.S_ISDIR(found.st_mode):
+                self._folder(handle, "", found.st_dev, mount_id(handle))
+        finally:
+            os.close(handle)
+
+    def _folder(self, folder: int, relative: str, device: int, mount: str) -> None:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise TimeoutError
+        earliest, folders = self._earliest, []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                found = entry.stat(follow_symlinks=False)
+                is_folder = found.st_mode & 0o170000 == 0o040000
+                if not is_folder and found.st_ctime_ns < earliest:
+                    continue
+                path = f"{relative}/{entry.name}" if relative else entry.name
+                if path in self._omit:
+                    continue
+                if found.st_ctime_ns >= earliest and self._is_new(found.st_ctime_ns):
+                    self.paths.append(path)
+                if is_folder:
+                    folders.append((entry.name, path, found.st_dev))
+        for name, path, inner_device in folders:
+            self._enter(folder, name, path, device, inner_device, mount)
+
+    def _enter(self, folder: int, name: str, path: str, device: int, inner_device: int, mount: str) -> None:
+        try:
+            inner = os.open(name, FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            return  # its folder has a new stamp
+        except PermissionError as error:
+            raise PermissionError(error.errno, error.strerror, path) from error
+        try:
+            # A nested subvolume has another device and belongs to the source; a mount beneath it does not.
+            if inner_device == device or mount_id(inner) == mount:
+                self._folder(inner, path, inner_device, mount)
+        finally:
+            os.close(inner)
+
+    def _is_new(self, ctime: int) -> bool:
+        """Not before the probe; a stamp that looks coarse is compared with the probe cut to the same unit."""
+        for unit in _COARSE_STAMPS:
+            if ctime % unit == 0:
+                return ctime >= self._since // unit * unit
+        return ctime >= self._since

@@ -1,0 +1,88 @@
+"""A deterministic tar stream: PAX format, raw name bytes, nanoseconds, extended attributes, hard links."""
+
+import os
+import stat
+import tarfile
+from typing import BinaryIO
+
+from hostfork.collect.final import Entry
+from hostfork.collect.walk import attributes, open_file
+
+_TYPES = {
+    stat.S_IFREG: tarfile.REGTYPE,
+    stat.S_IFDIR: tarfile.DIRTYPE,
+    stat.S_IFLNK: tarfile.SYMTYPE,
+    stat.S_IFIFO: tarfile.FIFOTYPE,
+    stat.S_IFCHR: tarfile.CHRTYPE,
+    stat.S_IFBLK: tarfile.BLKTYPE,
+}
+_ON_REQUEST = (tarfile.CHRTYPE, tarfile.BLKTYPE)
+_SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
+
+
+class TarWriter:
+    """Writes entries in the order given. `special` and `left_out` as in an export; a tar stream holds no sockets."""
+
+    def __init__(self, file: BinaryIO, special: bool) -> None:
+        self.left_out: list[str] = []
+        self._special = special
+        self._links: dict[tuple[int, int], str] = {}
+        self._tar = tarfile.open(  # noqa: SIM115 (finished by `finish`; after a failure the stream is worthless)
+            fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape"
+        )
+
+    def add(self, entry: Entry) -> None:
+        """Write one entry; the root is "."."""
+        kind = _TYPES.get(stat.S_IFMT(entry.mode))
+        if kind is None or (kind in _ON_REQUEST and not self._special):
+            self.left_out.append(entry.relative)
+            return
+        info = self._header(entry, kind)
+        first = self._links.get((entry.stat.st_dev, entry.stat.st_ino))
+        if first is not None and kind != tarfile.DIRTYPE:
+            info.type, info.linkname = tarfile.LNKTYPE, first
+        elif kind == tarfile.REGTYPE:
+            self._file(entry, info)
+            return
+        self._tar.addfile(info)
+
+    def finish(self) -> None:
+        """Write the end of the archive."""
+        self._tar.close()
+
+    def _header(self, entry: Entry, kind: bytes) -> tarfile.TarInfo:
+        info = tarfile.TarInfo(entry.relative or ".")
+        info.type, info.mode = kind, stat.S_IMODE(entry.mode)
+        info.uid, info.gid = entry.uid, entry.gid
+        seconds, rest = divmod(entry.mtime_ns, 1_000_000_000)
+        info.mtime = seconds
+        headers = {"mtime": f"{seconds}.{rest:09d}"} if rest else {}
+        if kind == tarfile.SYMTYPE:
+            info.linkname = os.fsdecode(entry.place.link_target())
+        if kind in _ON_REQUEST:
+            info.devmajor, info.devminor = os.major(entry.stat.st_rdev), os.minor(entry.stat.st_rdev)
+        info.pax_headers = headers | self._attributes(entry)
+        if kind != tarfile.DIRTYPE and info.mode & _SPECIAL_BITS and not self._special:
+            info.mode &= ~_SPECIAL_BITS
+            self.left_out.append(entry.relative)
+        return info
+
+    def _attributes(self, entry: Entry) -> dict[str, str]:
+        found = attributes(entry.place)
+        if "security.capability" in found and not self._special:
+            del found["security.capability"]
+            self.left_out.append(entry.relative)
+        names = sorted(found)
+        return {f"SCHILY.xattr.{name}": found[name].decode("utf-8", "surrogateescape") for name in names}
+
+    def _file(self, entry: Entry, info: tarfile.TarInfo) -> None:
+        try:
+            source = open_file(entry.place, ours=entry.changed)
+        except PermissionError:
+            self.left_out.append(entry.relative)  # the base's, and the fork could not read it either
+            return
+        with open(source, "rb") as content:
+            info.size = os.fstat(source).st_size
+            self._tar.addfile(info, content)
+        if entry.stat.st_nlink > 1:
+            self._links[entry.stat.st_dev, entry.stat.st_ino] = entry.relative
