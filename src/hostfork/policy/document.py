@@ -32,7 +32,6 @@ TOML is UTF-8; a path or value of other bytes is written `{ base64 = "…" }` an
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -40,6 +39,7 @@ from hostfork.errors import Code, PolicyError
 from hostfork.policy.options import parse_duration, parse_require, parse_size
 from hostfork.policy.paths import normal
 from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Rule
+from hostfork.values import frozen
 from hostfork.vocabulary import Access, Guarantee, Mechanism
 
 SCHEMA = 1
@@ -63,7 +63,7 @@ Word = TypeVar("Word", bound=Enum)
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
+@frozen
 class Document:
     """A parsed file with what is needed to name a place in it and to expand its paths."""
 

@@ -7,11 +7,11 @@ made by the helper and handed in.
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from hostfork.policy.mounts import MountEntry, MountTable, mount_of, mounts, mounts_beneath
 from hostfork.policy.paths import join
 from hostfork.policy.rules import EndpointSearch, Policy
+from hostfork.values import frozen
 from hostfork.vocabulary import Access, EndpointKind, EntryKind, Ownership
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@frozen
 class Namespaces:
     """Whether this user can make the view's namespaces; else the step of the trial that failed, why, what helps."""
 
@@ -44,7 +44,7 @@ class Namespaces:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class CgroupFacts:
     """Who can own the process tree. `parent`: the folder in which the fork's own group is made, for `cgroup`."""
 
@@ -53,7 +53,7 @@ class CgroupFacts:
     reason: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Listener:
     """A live socket or open FIFO of the host's at a path, with a process that has it (0 and "" where not visible)."""
 
@@ -65,7 +65,7 @@ class Listener:
     inode: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class OpenFile:
     """A host process with a file or working directory below a private path."""
 
@@ -75,7 +75,7 @@ class OpenFile:
     writing: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class PathFacts:
     """What one path is now. `asked` is what a rule says, `path` the same with every symlink followed, once.
 
@@ -101,7 +101,7 @@ class PathFacts:
         return self.kind is EntryKind.FOLDER
 
 
-@dataclass(frozen=True)
+@frozen
 class HostFacts:
     """Everything about the host that a plan depends on. JSON-able: the plan made from it can be made again."""
 

@@ -5,7 +5,7 @@ folders are covered by rules that nobody asked for.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hostfork.errors import Code, HostforkError, PolicyError, StorageError
 from hostfork.policy.host import HostFacts, Listener, MountEntry, MountTable, PathFacts
@@ -13,6 +13,7 @@ from hostfork.policy.load import asked, conflict, same_effect
 from hostfork.policy.paths import beneath, components, relative, within
 from hostfork.policy.planned import EndpointPlan, NestedMount
 from hostfork.policy.rules import EndpointRule, Policy, Rule
+from hostfork.values import frozen
 from hostfork.vocabulary import Access, EndpointKind, EntryKind
 
 _ENDPOINTS = {EntryKind.SOCKET: EndpointKind.SOCKET, EntryKind.FIFO: EndpointKind.FIFO}
@@ -20,7 +21,7 @@ _KERNEL = {"/proc": "processes", "/sys": "devices and the kernel", "/dev": "devi
 _COVERING = (Access.PRIVATE, Access.SCRATCH, Access.HIDDEN)
 
 
-@dataclass(frozen=True)
+@frozen
 class Placed:
     """A rule on a resolved path. `automatic`: hostfork's own, not asked for."""
 
@@ -37,7 +38,7 @@ class Placed:
         return self.rule.access
 
 
-@dataclass(frozen=True)
+@frozen
 class Layout:
     """What lies where. `named`: every rule that was asked for, `placed`: those that have an effect; outer first."""
 

@@ -5,17 +5,18 @@ the same path the option wins. Two different rules for one path from one origin 
 """
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hostfork.errors import Code, PolicyError
 from hostfork.policy.document import parse
 from hostfork.policy.options import option_endpoints, option_rules, parse_require
 from hostfork.policy.paths import normal
 from hostfork.policy.rules import EndpointRule, Environment, Policy, Rule, RuleOptions
+from hostfork.values import frozen
 from hostfork.vocabulary import Access
 
 
-@dataclass(frozen=True)
+@frozen
 class Description:
     """A policy as `policy list` and `policy show` print it: its file's text, comments too."""
 

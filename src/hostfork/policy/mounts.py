@@ -6,12 +6,12 @@ kernel does it, from the root down, from parent to child.
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from hostfork.policy.paths import beneath, components
+from hostfork.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class MountEntry:
     """One line of /proc/self/mountinfo (proc_pid_mountinfo(5)), unescaped."""
 

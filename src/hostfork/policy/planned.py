@@ -1,14 +1,14 @@
 """What a plan says, as values: every path with mechanism and reason, what was refused, and what is worth knowing."""
 
-from dataclasses import dataclass
 from enum import Enum, unique
 
 from hostfork.policy.rules import Environment
 from hostfork.storage.contract import Offer, Refusal
+from hostfork.values import frozen
 from hostfork.vocabulary import Access, EndpointKind, Ownership
 
 
-@dataclass(frozen=True)
+@frozen
 class PathPlan:
     """One rule, resolved. `path` has no symlink in it; `written` is the user's word for it.
 
@@ -33,7 +33,7 @@ class PathPlan:
     """Added by hostfork (the state folder's cover, ssh's configuration), not asked for."""
 
 
-@dataclass(frozen=True)
+@frozen
 class EndpointPlan:
     """A host socket or FIFO that is put back. `asked`: named by the user, else found alive below a private path."""
 
@@ -46,7 +46,7 @@ class EndpointPlan:
     inode: int
 
 
-@dataclass(frozen=True)
+@frozen
 class NestedMount:
     """A host mount beneath a private path that is put back, and shared, with all that is mounted beneath it.
 
@@ -61,7 +61,7 @@ class NestedMount:
     inside: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Alias:
     """Another way to the original of a private path: writes through it change the host's."""
 
@@ -70,7 +70,7 @@ class Alias:
     how: str
 
 
-@dataclass(frozen=True)
+@frozen
 class ConfigCopy:
     """A file of root's, readable to all, that a program refuses in a user namespace because its owner shows as nobody.
 
@@ -111,14 +111,14 @@ class NoticeKind(Enum):
     WRITERS = ("writers", False)
 
 
-@dataclass(frozen=True)
+@frozen
 class Notice:
     kind: NoticeKind
     sentence: str
     path: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """What will be done, in the order in which it is done: `paths` outer first.
 

@@ -1,12 +1,12 @@
 """What a user asks for, as values: a policy and its rules. Resolving and judging them is `plan`'s work."""
 
-from dataclasses import dataclass
 from enum import Enum, unique
 
+from hostfork.values import frozen
 from hostfork.vocabulary import Access, Guarantee, Mechanism, Require
 
 
-@dataclass(frozen=True)
+@frozen
 class Rule:
     """What one path gets.
 
@@ -27,7 +27,7 @@ class Rule:
     from_option: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class EndpointRule:
     """A host socket or FIFO that must stay the host's at its own path."""
 
@@ -45,7 +45,7 @@ class EndpointSearch(Enum):
     LISTED = "listed"
 
 
-@dataclass(frozen=True)
+@frozen
 class Environment:
     """Changes to the caller's environment: `clear` first, then `variables` in order."""
 
@@ -53,7 +53,7 @@ class Environment:
     variables: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Policy:
     """What the user asks for. `share_all`: no rule is needed. `host_mounts_appear`: mounts made later on the host show.
 
@@ -74,7 +74,7 @@ class Policy:
     timeout: float | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class RuleOptions:
     """The command line's (or a program's) rules, as typed; they are added to the policy's and win over its switches."""
 

@@ -4,11 +4,11 @@
 """
 
 import os
-from dataclasses import dataclass
 from importlib import import_module
 from typing import cast
 
 from hostfork.storage.contract import KeyState, Offer, Refusal, Source, Storage
+from hostfork.values import frozen
 from hostfork.vocabulary import Guarantee, Mechanism
 
 MECHANISMS: tuple[tuple[Mechanism, str, str], ...] = (
@@ -21,7 +21,7 @@ _INDEPENDENT = (Mechanism.BTRFS, Mechanism.REFLINK, Mechanism.COPY)
 """The order in which `independent` is looked for."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Choice:
     """The mechanism taken, None where none keeps what was asked; `refused` best first."""
 

@@ -18,15 +18,15 @@ A mechanism never mounts, diffs, hashes, prints, or writes to a source. What dif
 
 import os
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Protocol
 
 from hostfork.helper.protocol import Bind, Overlay
+from hostfork.values import frozen
 from hostfork.vocabulary import Guarantee, Mechanism
 
 
-@dataclass(frozen=True)
+@frozen
 class Source:
     """A host path that is to become private.
 
@@ -41,7 +41,7 @@ class Source:
     mounts_beneath: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Guarantees:
     """What a private tree of this mechanism keeps."""
 
@@ -58,7 +58,7 @@ class Guarantees:
     """host mounts beneath the source are no obstacle for this user."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Offer:
     """A mechanism can serve this source. `bytes_estimate` is what `prepare` would copy, None where not known."""
 
@@ -69,7 +69,7 @@ class Offer:
     files_estimate: int | None = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Refusal:
     """A mechanism cannot serve this source; `reason` is a clause such as `ext4 on /dev/vda2 does not share blocks`."""
 
@@ -78,7 +78,7 @@ class Refusal:
     errno: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Prepared:
     """Storage that is there. `unwritable`: relative paths that the user could not write on the host and cannot here."""
 
@@ -91,21 +91,21 @@ class Prepared:
     unreadable: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class FullTree:
     """All of the private content lies in `tree`, a folder or file in the pool."""
 
     tree: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Delta:
     """A full tree that was reduced: what changed lies in `tree`, plain files; deletions are known elsewhere."""
 
     tree: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Layer:
     """Only what changed lies in `upper`, in overlayfs's format (whiteouts, opaque marks); the rest in `lower`."""
 
@@ -116,7 +116,7 @@ class Layer:
 Content = FullTree | Delta | Layer
 
 
-@dataclass(frozen=True)
+@frozen
 class Usage:
     """Space of one key. `upper_bound`: extents may be shared, the true figure can be lower."""
 
@@ -139,7 +139,7 @@ class KeyStage(Enum):
     HALF_REMOVED = "half-removed"
 
 
-@dataclass(frozen=True)
+@frozen
 class KeyState:
     key: str
     stage: KeyStage

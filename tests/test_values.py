@@ -1,0 +1,106 @@
+"""Frozen values keep what a frozen dataclass promises: compared with one, field by field."""
+
+import copy
+import dataclasses
+import pickle
+from typing import Any
+
+import msgspec
+import pytest
+
+from hostfork.values import frozen
+
+
+@frozen
+class Point:
+    """Two numbers and more."""
+
+    x: int
+    y: int = 0
+    names: list[str] = dataclasses.field(default_factory=list)
+
+
+@frozen
+class Other:
+    x: int
+    y: int = 0
+    names: list[str] = dataclasses.field(default_factory=list)
+
+
+@frozen
+class Pair:
+    left: int
+    right: tuple[str, ...] = ()
+
+    @property
+    def both(self) -> tuple[int, int]:
+        return self.left, len(self.right)
+
+
+@dataclasses.dataclass(frozen=True)
+class Standard:
+    left: int
+    right: tuple[str, ...] = ()
+
+
+def test_values_are_built_as_dataclasses_are() -> None:
+    assert Pair(1, ("a",)) == Pair(left=1, right=("a",)) == Pair(1, right=("a",))
+    assert (Pair(1).right, Pair(2, ("a", "b")).both) == ((), (2, 2))
+    assert Pair.__match_args__ == Standard.__match_args__  # type: ignore[attr-defined]
+    one, two = Point(1), Point(1)
+    assert one.names == []
+    assert one.names is not two.names
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), ((1, (), 3), {}), ((1,), {"left": 2}), ((1,), {"middle": 2}), ((), {"right": ()})]
+)
+def test_what_a_dataclass_refuses_is_refused(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for kind in (Pair, Standard):
+        with pytest.raises(TypeError):
+            kind(*args, **kwargs)
+
+
+def test_equality_and_hash_are_by_content_and_class() -> None:
+    assert Pair(1) != Pair(2)
+    assert Point(1) != Other(1)
+    assert Pair(1).__eq__(1) is NotImplemented
+    assert hash(Pair(1, ("a",))) == hash(Pair(1, ("a",)))
+    assert {Pair(1): 5}[Pair(1)] == 5
+
+
+def test_nothing_can_be_changed() -> None:
+    pair = Pair(1)
+    for act in (lambda: setattr(pair, "left", 2), lambda: delattr(pair, "left"), lambda: setattr(pair, "new", 2)):
+        with pytest.raises(dataclasses.FrozenInstanceError, match="Pair is frozen"):
+            act()
+    assert pair == Pair(1)
+
+
+def test_the_standard_tools_work() -> None:
+    pair = Pair(1, ("a",))
+    assert dataclasses.is_dataclass(pair)
+    assert [one.name for one in dataclasses.fields(Pair)] == ["left", "right"]  # type: ignore[arg-type]
+    assert dataclasses.asdict(pair) == {"left": 1, "right": ("a",)}  # type: ignore[call-overload]
+    assert dataclasses.replace(pair, left=2) == Pair(2, ("a",))  # type: ignore[type-var]
+    assert repr(pair) == repr(Standard(1, ("a",))).replace("Standard", "Pair")
+    assert pickle.loads(pickle.dumps(pair)) == copy.deepcopy(pair) == pair
+    match pair:
+        case Pair(left, right=("a",)):
+            assert left == 1
+        case _:
+            pytest.fail("patterns do not match")
+
+
+def test_msgspec_reads_and_writes_them() -> None:
+    assert msgspec.json.encode(Pair(1, ("a",))) == b'{"left":1,"right":["a"]}'
+    assert msgspec.json.decode(b'{"left":1}', type=Pair) == Pair(1)
+    assert hash(msgspec.json.decode(b'{"left":1}', type=Pair)) == hash(Pair(1))
+    assert msgspec.json.decode(b'{"x":1}', type=Point) == Point(1)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'{"left":"x"}', type=Pair)
+
+
+def test_a_docstring_stays_and_a_missing_one_is_the_name() -> None:
+    assert Point.__doc__ == "Two numbers and more."
+    assert Other.__doc__ == "Other"
