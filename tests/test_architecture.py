@@ -190,7 +190,8 @@ def test_no_drawers() -> None:
 # What a module may call while it is imported: it makes values and touches nothing outside.
 PURE_CALLS = {
     "frozenset", "set", "dict", "tuple", "list", "object", "range", "TypeVar", "NewType", "ParamSpec", "auto", "field",
-    "dataclass", "dataclass_transform", "namedtuple", "NamedTuple", "ContextVar", "re.compile", "struct.calcsize", "struct.Struct", "Struct",
+    "dataclass", "dataclass_transform", "namedtuple", "NamedTuple", "ContextVar", "re.compile", "struct.calcsize",
+    "struct.Struct", "Struct",
     "MappingProxyType", "ctypes.CDLL", "ctypes.CFUNCTYPE", "ctypes.sizeof", "ctypes.POINTER", "sorted", "len", "int",
     "min", "max", "sum", "array", "bytes", "str", "os.strerror", "os.sysconf",
 }  # fmt: skip
