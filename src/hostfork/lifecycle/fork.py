@@ -10,7 +10,8 @@ from typing import BinaryIO
 from hostfork.collect import diff as text
 from hostfork.collect.manifest import Changeset, Counts
 from hostfork.errors import Code, ForkError, HostforkError
-from hostfork.lifecycle import changes, export
+from hostfork.lifecycle import changes
+from hostfork.lifecycle.export import ExportReport, export, export_tar
 from hostfork.lifecycle.record import Record
 from hostfork.lifecycle.release import close_view, end_writers, release
 from hostfork.lifecycle.request import ExportForm
@@ -139,15 +140,15 @@ class Fork:
                 found[change.path] = text.line_counts(change, base, delta, path.path, manifest)
         return found
 
-    def export(self, destination: str, form: ExportForm) -> export.ExportReport:
+    def export(self, destination: str, form: ExportForm) -> ExportReport:
         """Write the final content, or only what changed, to a new or empty folder. Raises CollectError."""
         self._must_be_still("exported")
-        return export.export(self._folder, self.record, self.diff(), destination, form)
+        return export(self._folder, self.record, self.diff(), destination, form)
 
-    def export_tar(self, file: BinaryIO) -> export.ExportReport:
+    def export_tar(self, file: BinaryIO) -> ExportReport:
         """Write the final content as a tar stream."""
         self._must_be_still("exported")
-        return export.export_tar(self._folder, self.record, self.diff(), file)
+        return export_tar(self._folder, self.record, self.diff(), file)
 
     def discard(self) -> tuple[str, ...]:
         """End what still lives of it, throw its changes away, give everything back. Returns what is left.

@@ -5,9 +5,10 @@ import os
 
 from hostfork.helper.protocol import Ready
 from hostfork.lifecycle.request import Request
-from hostfork.lifecycle.store import state_folder
+from hostfork.lifecycle.store import Store, state_folder
 from hostfork.policy.host import CgroupFacts, HostFacts, Namespaces, observe
 from hostfork.policy.rules import Policy
+from hostfork.storage.pool import open_pool
 from hostfork.vocabulary import Ownership
 from hostfork.workload.cgroup import find_place
 from hostfork.workload.launch import Helper
@@ -24,15 +25,19 @@ _SETTINGS = (
 
 
 def host_facts(policy: Policy, request: Request, helper: Helper) -> HostFacts:
-    """Everything that a plan depends on. Raises ViewError where the helper died, StorageError for the pool."""
+    """Everything that a plan depends on. Makes state folder and pool, which mechanisms are tried in.
+
+    Raises ViewError where the helper died, ForkError `fork.state`, StorageError `storage.pool`.
+    """
     state = state_folder()
+    Store(state).make_folders()
     pool = os.path.abspath(request.pool) if request.pool is not None else os.path.join(state, "pool")
     return observe(
         policy,
         namespaces=namespaces(helper.ready()),
         cgroup=cgroup(),
         state=state,
-        pool=os.path.realpath(pool),
+        pool=open_pool(pool, asked=request.pool is not None),
     )
 
 

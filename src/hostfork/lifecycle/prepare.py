@@ -84,7 +84,10 @@ def _progress(path: PathRecord, files_total: int | None, tell: Tell) -> Callable
 
 def _path_record(path: PathPlan, key: str) -> PathRecord:
     if path.offer is None:
-        return PathRecord(path.access, path.path, path.written, path.folder, key, omit=path.omit)
+        return PathRecord(
+            path.access, path.path, path.written, path.folder, key, omit=path.omit,
+            source_changed=SourceChanged.IRRELEVANT,
+        )  # fmt: skip
     guarantee = path.offer.guarantees.guarantee
     return PathRecord(
         path.access,

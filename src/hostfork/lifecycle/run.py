@@ -21,7 +21,6 @@ from hostfork.policy.command import resolve_command
 from hostfork.policy.load import load
 from hostfork.policy.plan import Plan, make_plan, sources
 from hostfork.storage.choose import choose
-from hostfork.storage.pool import open_pool
 from hostfork.workload import launch
 from hostfork.workload.watch import SignalSource
 
@@ -38,7 +37,6 @@ def run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | No
         resolve_command(request.command[0], cwd, path, user_namespace=plan.user_namespace)
         tell(events.Planned(plan))
         times.end("plan")
-        open_pool(plan.pool, asked=request.pool is not None)
         with LiveFork(Store(state_folder()).create(request.name), plan, request, tell, times) as fork:
             fork.prepare(cwd)
             fork.launch(helper, caller, signals)
@@ -49,7 +47,7 @@ def run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | No
 
 
 def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
-    """What `run` would do. Changes nothing."""
+    """What `run` would do. Changes nothing but hostfork's own folders: mechanisms are tried in the pool."""
     policy = load(request.policy, request.rules, cwd, home_folder())
     facts = host_facts(policy, request, helper)
     choices = {

@@ -157,7 +157,7 @@ class Store:
 
     def create(self, name: str | None) -> ForkFolder:
         """A new, locked fork folder. Raises ForkError `fork.name-taken`, `fork.bad-name`, `fork.state`."""
-        self._make_folders()
+        self.make_folders()
         candidate = fresh_name() if name is None else check_name(name)
         attempt = 0
         while True:
@@ -217,7 +217,8 @@ class Store:
                 if name.startswith(_REMOVED):
                     _remove_folder(os.path.join(self.forks, name))
 
-    def _make_folders(self) -> None:
+    def make_folders(self) -> None:
+        """Make the state folder, mode 0700. Raises ForkError `fork.state`."""
         try:
             os.makedirs(os.path.dirname(self.root), exist_ok=True)
             for folder in (self.root, self.forks):
