@@ -302,10 +302,11 @@ def test_a_pool_elsewhere_is_hidden(base: str) -> None:
     assert at(plan, f"{base}/p").omit == ("pool",)
 
 
-def test_a_pool_that_is_not_there_yet_is_left_out_all_the_same(base: str) -> None:
+def test_own_folders_that_are_not_there_yet_are_covered_all_the_same(base: str) -> None:
     plan = planned(base, facts={"pool": f"{base}/p/pool", "state": f"{base}/later"}, private=(f"{base}/p",))
     assert at(plan, f"{base}/p").omit == ("pool",)
-    assert not any(path.automatic for path in plan.paths)
+    covers = {path.path: (path.access, path.folder, path.inode) for path in plan.paths if path.automatic}
+    assert covers == {f"{base}/later": (Access.SCRATCH, True, 0), f"{base}/p/pool": (Access.HIDDEN, True, 0)}
 
 
 @pytest.mark.parametrize("option", ["scratch", "hidden"])

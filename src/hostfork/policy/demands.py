@@ -126,12 +126,13 @@ def namespaces_denied(facts: HostFacts) -> HostError:
     """The error of a host that does not let this user make a view."""
     denied = facts.namespaces
     tried = f"{denied.step}: {denied.reason}" if denied.step else denied.reason
+    limits = (limit for limit in facts.limits if limit.partition("=")[0] not in denied.reason)
     return HostError(
         Code.HOST_NAMESPACES,
         "this host does not let this user make the namespaces that a view needs",
         step=denied.step or None,
         errno=denied.errno,
-        details=tuple(text for text in (tried, *facts.limits) if text),
+        details=tuple(text for text in (tried, *limits) if text),
         hint="--relocated works without them, with the private copy at another path · "
         "what is missing shows, and root installs: hostfork setup",
     )

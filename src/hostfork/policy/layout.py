@@ -66,9 +66,6 @@ class Layout:
         inside = [other.path for other in self.placed]
         inside += [mount.path for mount in self.nested if mount.inside == placed.path]
         inside += [end.path for end in self.endpoints]
-        if placed.access is Access.PRIVATE:
-            # also where they are not there yet: a pool is made before it is copied into
-            inside += [self.facts.state, self.facts.pool]
         return tuple(relative(path, placed.path) for path in outermost(inside, placed.path))
 
 
@@ -230,12 +227,16 @@ def _separate(outer: Placed, inner: Placed, table: MountTable) -> bool:
 
 
 def _with_covers(placed: tuple[Placed, ...], facts: HostFacts, known: dict[str, PathFacts]) -> tuple[Placed, ...]:
-    """Rules over hostfork's own folders where something of them would show: an empty state, no pool."""
+    """Rules over hostfork's own folders where something of them would show: an empty state, no pool.
+
+    Also where they are not there yet: a first run makes them before its view is built.
+    """
     kept = list(placed)
     for own, access in ((facts.state, Access.SCRATCH), (facts.pool, Access.HIDDEN)):
         outer = nearest(own, kept)
-        if known[own].folder and (outer is None or outer.access not in (Access.SCRATCH, Access.HIDDEN)):
-            kept.append(Placed(Rule(access, own, own, "hostfork"), known[own], automatic=True))
+        if outer is None or outer.access not in (Access.SCRATCH, Access.HIDDEN):
+            folder = replace(known[own], kind=EntryKind.FOLDER)
+            kept.append(Placed(Rule(access, own, own, "hostfork"), folder, automatic=True))
     return tuple(sorted(kept, key=lambda one: components(one.path)))
 
 

@@ -104,12 +104,6 @@ class MountTable:
             sorted({entry.point: entry for entry in reached}.values(), key=lambda entry: components(entry.point))
         )
 
-    def any_beneath(self, path: str) -> bool:
-        """Whether the mount of `path` has a mount below `path`, also one that a deeper question would not reach."""
-        mount = self.mount_of(path)
-        children = self._children.get(None if mount is None else mount.mount_id, {})
-        return any(beneath(point, path) for point in children)
-
 
 def _unescape(field: bytes) -> str:
     r"""Space, tab, newline and backslash are written `\040`, `\011`, `\012`, `\134`; `#` in a source as `\043`."""
