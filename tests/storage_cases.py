@@ -182,9 +182,9 @@ def enter_namespaces() -> None:
     syscalls.set_propagation("/", syscalls.MS_REC | syscalls.MS_PRIVATE)
 
 
-def mounted(tree: Overlay) -> str:
+def mounted(tree: Overlay, name: str = "mounted") -> str:
     """Mount an overlay by the helper's own code; its place."""
-    place = os.path.join(os.environ["HOME"], "mounted")
+    place = os.path.join(os.environ["HOME"], name)
     os.makedirs(place, exist_ok=True)
     attach = Attach(place, tree, False, False, 0, 0)
     view.attach_trees((attach,), view.make_trees((attach,)))

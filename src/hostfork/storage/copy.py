@@ -141,7 +141,8 @@ def _check_room(source: Source, pool: str) -> None:
     A tree is not larger than what is used on its filesystem: only where that is more than the pool's room is counted.
     """
     try:
-        here, there = os.statvfs(source.path), os.statvfs(pool)
+        place = os.path.dirname(source.path) if os.path.islink(source.path) else source.path
+        here, there = os.statvfs(place), os.statvfs(pool)
         room = there.f_bavail * there.f_frsize
         if (here.f_blocks - here.f_bfree) * here.f_frsize <= room:
             return

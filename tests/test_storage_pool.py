@@ -1,0 +1,258 @@
+"""The pool, scratch in it, the choice of a mechanism, and which filesystem a path lies on."""
+
+import os
+import stat
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from hostfork.errors import Code, StorageError
+from hostfork.storage import scratch
+from hostfork.storage.choose import MECHANISMS, all_keys, choose, storage_of
+from hostfork.storage.contract import KeyStage, KeyState, Removal, Source
+from hostfork.storage.filesystem import filesystem_of
+from hostfork.storage.pool import open_pool
+from hostfork.vocabulary import Guarantee, Mechanism
+from rigs import Disk, Person
+from storage_cases import enter_namespaces, sample, write
+
+
+def refused(person: Person, path: str, asked: bool = False) -> StorageError:
+    with pytest.raises(StorageError) as error:
+        person.call(open_pool, path, asked)
+    assert error.value.code is Code.STORAGE_POOL
+    assert error.value.hint is not None
+    return error.value
+
+
+def test_a_pool_is_made_for_its_owner_alone(ext4_disk: Disk, person: Person) -> None:
+    path = f"{ext4_disk.folder(person)}/a/po:ol,\n\\"
+    for _ in range(2):
+        assert person.call(open_pool, path) == path
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+    assert os.stat(path).st_uid == person.uid
+
+
+def test_a_pool_by_a_symlink_is_resolved(ext4_disk: Disk, user: Person) -> None:
+    top = ext4_disk.folder(user)
+    user.call(os.mkdir, f"{top}/real", 0o700)
+    user.call(os.symlink, "real", f"{top}/link")
+    assert user.call(open_pool, f"{top}/link") == f"{top}/real"
+
+
+def test_pools_that_are_refused(ext4_disk: Disk, user: Person, root: Person) -> None:
+    top = ext4_disk.folder(user)
+    user.call(os.mkdir, f"{top}/open", 0o755)
+    assert "open to others" in refused(user, f"{top}/open").message
+    root.call(os.mkdir, f"{top}/roots", 0o700)
+    assert "belongs to user 0" in refused(user, f"{top}/roots").message
+    user.call(write, f"{top}/file")
+    assert "cannot be made" in refused(user, f"{top}/file").message
+    user.call(os.mkdir, f"{top}/shut", 0o500)
+    assert "cannot be written" in refused(user, f"{top}/shut").message
+    assert "cannot be made" in refused(user, f"{top}/shut/inner").message
+
+
+def test_memory_only_if_asked_for(tmpfs_disk: Disk, person: Person) -> None:
+    path = f"{tmpfs_disk.folder(person)}/pool"
+    assert "lies in memory" in refused(person, path).message
+    assert person.call(open_pool, path, True) == path
+
+
+def test_a_read_only_pool(ext4_disk: Disk, root: Person) -> None:
+    path = ext4_disk.folder(root)
+
+    def inside() -> None:
+        os.chmod(path, 0o700)
+        enter_namespaces()
+        subprocess.run(["mount", "--bind", path, path], check=True)
+        subprocess.run(["mount", "-o", "remount,ro,bind", path], check=True)
+        open_pool(path)
+
+    with pytest.raises(StorageError, match="read-only"):
+        root.call(inside)
+
+
+# --- scratch ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("sticky", 0o1777), ("closed", 0o555), ("set-gid", 0o2775), ("small", 0o640)]
+)
+def test_scratch_is_empty_and_looks_like_the_original(disk: Disk, person: Person, name: str, mode: int) -> None:
+    source, pool = sample(person, disk)
+
+    def life() -> Any:
+        tree = scratch.prepare("s", f"{source}/{name}", pool)
+        assert tree == scratch.mounts("s", pool)
+        found = os.stat(tree.source)
+        folder = stat.S_ISDIR(found.st_mode)
+        content = os.listdir(tree.source) if folder else found.st_size
+        write(f"{tree.source}/new" if folder else tree.source, b"new")
+        return content, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid
+
+    content, got, uid, gid = person.call(life)
+    assert content in ([], 0)
+    assert got == (mode if person.uid == 0 else mode & 0o1777 | (0o600 if name == "small" else 0o700))
+    assert (uid, gid) == (person.uid, person.gid)
+    assert person.call(scratch.keys, pool) == (KeyState("s", KeyStage.LIVE),)
+    assert person.call(scratch.remove, "s", pool) is Removal.GONE
+    assert person.call(scratch.remove, "s", pool) is Removal.GONE
+    assert person.call(scratch.keys, pool) == ()
+
+
+def test_scratch_of_a_foreign_folder_is_the_users(ext4_disk: Disk, user: Person, root: Person) -> None:
+    _, pool = sample(user, ext4_disk)
+    foreign = ext4_disk.folder(root)
+    tree = user.call(scratch.prepare, "s", foreign, pool).source
+    assert os.stat(tree).st_uid == user.uid
+    assert stat.S_IMODE(os.stat(tree).st_mode) == 0o755
+    roots = ext4_disk.folder(root, "pool")
+    owned = ext4_disk.folder(user)
+    assert os.stat(root.call(scratch.prepare, "s", owned, roots).source).st_uid == user.uid
+
+
+def test_scratch_errors(ext4_disk: Disk, user: Person, root: Person) -> None:
+    source, pool = sample(user, ext4_disk)
+    for path, code in ((f"{source}/nothing", Code.STORAGE_SOURCE), (f"{source}/plain", Code.STORAGE_EXISTS)):
+        if code is Code.STORAGE_EXISTS:
+            user.call(scratch.prepare, "s", path, pool)
+        with pytest.raises(StorageError) as error:
+            user.call(scratch.prepare, "s", path, pool)
+        assert error.value.code is code
+    shut = ext4_disk.folder(root, "shut")
+    with pytest.raises(StorageError) as error:
+        user.call(scratch.prepare, "s", source, shut)
+    assert error.value.code is Code.STORAGE_FAILED
+    with pytest.raises(StorageError) as error:
+        user.call(scratch.mounts, "other", pool)
+    assert error.value.code is Code.STORAGE_FAILED
+
+
+@pytest.mark.rig("strace")
+@pytest.mark.parametrize(("number", "code"), [("ENOSPC", "storage.no-space"), ("EIO", "storage.failed")])
+def test_scratch_that_cannot_be_made_leaves_nothing(ext4_disk: Disk, user: Person, number: str, code: str) -> None:
+    source, pool = sample(user, ext4_disk)
+    program = (
+        "import sys\nfrom hostfork.errors import HostforkError\nfrom hostfork.storage import scratch\n"
+        "try:\n scratch.prepare('s', sys.argv[1], sys.argv[2])\n"
+        "except HostforkError as error:\n print(error.code.text)\n"
+    )
+    inject = ["-e", "trace=mkdir", "-e", f"inject=mkdir:error={number}:when=3"]
+    done = user.run(["strace", "-o", "/dev/null", *inject, sys.executable, "-c", program, source, pool])
+    assert done.stdout.strip() == code, done
+    assert user.call(scratch.keys, pool) == ()
+
+
+# --- the choice ------------------------------------------------------------------------------------------------------
+
+
+def test_the_default_is_independent(disk: Disk, person: Person) -> None:
+    source, pool = sample(person, disk)
+    for asked in ((None, None), (None, Guarantee.INDEPENDENT), (Mechanism.COPY, None)):
+        choice = person.call(choose, Source(source), pool, *asked)
+        assert choice.offer is not None
+        assert choice.offer.mechanism is Mechanism.COPY
+        assert choice.offer.guarantees.guarantee.keeps(Guarantee.INDEPENDENT)
+    default = person.call(choose, Source(source), pool)
+    assert [refusal.mechanism for refusal in default.refused] == [Mechanism.BTRFS, Mechanism.REFLINK, Mechanism.OVERLAY]
+
+
+def test_live_is_an_overlay(disk: Disk, person: Person) -> None:
+    source, pool = sample(person, disk)
+    choice = person.call(choose, Source(source), pool, None, Guarantee.LIVE)
+    assert choice.offer is not None
+    assert choice.offer.mechanism is Mechanism.OVERLAY
+    assert choice.refused == ()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "guarantee", "named"),
+    [
+        (Mechanism.BTRFS, None, Mechanism.BTRFS),
+        (Mechanism.REFLINK, None, Mechanism.REFLINK),
+        (None, Guarantee.SNAPSHOT, Mechanism.BTRFS),
+        (Mechanism.OVERLAY, None, Mechanism.OVERLAY),
+    ],
+)
+def test_what_there_is_not_is_refused_never_swapped(
+    disk: Disk, user: Person, mechanism: Mechanism | None, guarantee: Guarantee | None, named: Mechanism
+) -> None:
+    source, pool = sample(user, disk)
+    choice = user.call(choose, Source(source), pool, mechanism, guarantee)
+    assert choice.offer is None
+    assert [refusal.mechanism for refusal in choice.refused] == [named]
+    reason = choice.refused[0].reason
+    if named is Mechanism.OVERLAY:
+        assert ":live" in reason
+    else:
+        assert f"{source} is on {disk.kind}" in reason
+        assert "no mechanism" in reason
+
+
+def test_a_source_that_is_not_there_is_refused_with_every_reason(ext4_disk: Disk, user: Person) -> None:
+    source, pool = sample(user, ext4_disk)
+    choice = user.call(choose, Source(f"{source}/nothing"), pool)
+    assert choice.offer is None
+    assert [refusal.mechanism for refusal in choice.refused] == [
+        Mechanism.BTRFS,
+        Mechanism.REFLINK,
+        Mechanism.COPY,
+        Mechanism.OVERLAY,
+    ]
+    assert "No such file" in choice.refused[0].reason
+
+
+def test_all_keys(ext4_disk: Disk, user: Person) -> None:
+    source, pool = sample(user, ext4_disk)
+
+    def life() -> Any:
+        for mechanism, _, _ in MECHANISMS:
+            storage_of(mechanism).prepare("k", Source(source), pool)
+        scratch.prepare("s", source, pool)
+        os.rename(f"{pool}/copy/k", f"{pool}/copy/rm-k")
+        return all_keys(pool)
+
+    assert user.call(life) == (
+        (Mechanism.COPY, KeyState("k", KeyStage.HALF_REMOVED)),
+        (Mechanism.OVERLAY, KeyState("k", KeyStage.LIVE)),
+        (None, KeyState("s", KeyStage.LIVE)),
+    )
+
+
+# --- filesystems -----------------------------------------------------------------------------------------------------
+
+
+def test_the_filesystem_of_a_path(disk: Disk, root: Person) -> None:
+    folder = disk.folder(root)
+    found = filesystem_of(folder)
+    assert (found.kind, found.point) == (disk.kind, disk.path)
+    assert str(found) == disk.kind if disk.kind == "tmpfs" else str(found).startswith(f"{disk.kind} on /dev/loop")
+
+
+def test_a_mount_point_with_an_odd_name(ext4_disk: Disk, root: Person) -> None:
+    place = os.path.join(ext4_disk.folder(root), os.fsdecode(b"a b\tc\nd\\e\xff"))
+
+    def inside() -> Any:
+        enter_namespaces()
+        os.mkdir(place)
+        subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
+        return filesystem_of(place)
+
+    found = root.call(inside)
+    assert (found.kind, found.point) == ("tmpfs", place)
+
+
+def test_a_detached_mount_is_unknown(ext4_disk: Disk, root: Person) -> None:
+    """A descriptor of a mount that is in no namespace has no line in mountinfo."""
+    folder = ext4_disk.folder(root)
+
+    def inside() -> Any:
+        from hostfork.helper import syscalls
+
+        detached = syscalls.open_tree(folder)
+        return filesystem_of(f"/proc/self/fd/{detached}")
+
+    assert root.call(inside).kind == "unknown"
