@@ -19,7 +19,7 @@ step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 [ -t 1 ] || step() { printf '\n== %s\n' "$*"; }
 show() {
     printf '$ hostfork %s\n' "$*"
-    "$hostfork" "$@"
+    (cd "$project" && "$hostfork" "$@")
 }
 
 # One number for names, kinds, modes, owners, times, link targets and contents of everything below the project.
@@ -38,15 +38,16 @@ before=$(sum_of_tree)
 
 step "Build, test and edit it in a private copy, at its own path"
 run() {
-    printf '$ hostfork run -v %s -- %s\n' "$*" "$here/work.sh"
+    printf '$ hostfork run -v --name demo %s -- %s\n' "$*" "$here/work.sh"
     (cd "$project" && "$hostfork" run -v --name demo --result "$folder/result.json" "$@" -- "$here/work.sh")
 }
+printf '$ cd %s\n' "$project"
 status=0
-run --private "$project" || status=$?
+run --private . || status=$?
 if [ "$status" = 125 ] && grep -q '"host.namespaces"' "$folder/result.json"; then
     step "This host lets you make no namespaces: the copy lies at another path"
     status=0
-    run --relocated --private "$project" || status=$?
+    run --relocated --private . || status=$?
 fi
 if [ "$status" != 0 ]; then
     echo "demo: the run ended with status $status" >&2
@@ -55,7 +56,7 @@ fi
 
 step "What changed in the fork"
 show diff demo
-show diff demo --patch "$project/src/wordcount/__init__.py"
+show diff demo --patch src/wordcount/__init__.py
 
 step "The project on the host"
 after=$(sum_of_tree)
