@@ -60,7 +60,7 @@ def bind(source: str, target: str) -> None:
 
 
 def tmpfs(target: str) -> None:
-    """Mount a fresh tmpfs."""
+    """Mount a fresh tmpfs, which anybody may write."""
     _mount("none", target, "tmpfs", 0)
 
 
@@ -121,7 +121,7 @@ def facts_of(
     *,
     state: str | None = None,
     pool: str | None = None,
-    namespaces: Namespaces = ROOT_NAMESPACES,
+    namespaces: Namespaces | Callable[[], Namespaces] = ROOT_NAMESPACES,
     cgroup: CgroupFacts = OWNED,
     search: bool = True,
 ) -> HostFacts:

@@ -141,6 +141,9 @@ def test_names_of_other_owners_are_few_and_in_order(root: Person, user: Person, 
     os.mkdir(f"{folder}/own")
     os.chown(f"{folder}/own", user.uid, user.gid)
     assert user.call(_foreign, folder) == ("a", "b", "c", "d", "e")
+    for number in range(host._FOREIGN_LOOKED_AT):
+        os.mkdir(f"{folder}/{number}")
+    assert len(user.call(_foreign, folder)) == 5
     os.chmod(folder, 0o300)
     assert user.call(_foreign, folder) == ()
 
@@ -168,6 +171,54 @@ def _denials_without_capabilities() -> tuple[str, ...]:
 @pytest.mark.rig("setpriv")
 def test_root_without_its_capabilities_is_named(root: Person) -> None:
     assert "no CAP_SYS_ADMIN" in root.call(_denials_without_capabilities)[0]
+
+
+SETTINGS = {
+    "unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=0 forbids them to ordinary users"),
+    "apparmor_restrict_unprivileged_userns": (
+        "1",
+        "kernel.apparmor_restrict_unprivileged_userns=1 denies them to programs without an AppArmor profile",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("other", [False, True])
+def test_settings_of_other_distributions_are_named(root: Person, name: str, other: bool) -> None:
+    value, sentence = SETTINGS[name]
+
+    def child() -> tuple[str, ...]:
+        # files of the names that those kernels have, where they have them
+        tmpfs("/proc/sys/kernel")
+        with open(f"/proc/sys/kernel/{name}", "w", encoding="ascii") as file:
+            file.write(("1" if value == "0" else "0") if other else value + "\n")
+        return host.denials()
+
+    assert (sentence in with_mounts(child)) is not other
+
+
+def _denials_under_a_filter() -> tuple[str, ...]:
+    import ctypes
+    import struct
+
+    allow_all = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000))
+    program = struct.pack("HP", 1, ctypes.addressof(allow_all))
+    libc = ctypes.CDLL(None, use_errno=True)
+    # PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP with SECCOMP_MODE_FILTER
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, ctypes.create_string_buffer(program, len(program))) == 0
+    return host.denials()
+
+
+def test_a_filter_on_system_calls_is_named(user: Person) -> None:
+    assert any("seccomp" in one for one in user.call(_denials_under_a_filter))
+    assert not any("seccomp" in one for one in user.call(host.denials))
+
+
+def test_namespaces_are_asked_for_last(tmp_path: Any) -> None:
+    answer = Namespaces(True, True)
+    policy = policy_of(private=(str(tmp_path),))
+    assert facts_of(policy, str(tmp_path), namespaces=lambda: answer).namespaces is answer
 
 
 def test_limits_are_looked_for_only_where_namespaces_are_denied(tmp_path: Any) -> None:

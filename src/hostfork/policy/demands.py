@@ -47,9 +47,13 @@ def _broken(require: Require, path: PathPlan | None, why: str, hint: str | None 
         f"{subject} cannot keep `{require.value}`: {why}",
         path=None if path is None else path.path,
         place=f"--require {require.value}",
-        details=() if path is None else tuple(f"{one.mechanism.value}: {one.reason}" for one in path.refused),
+        details=() if path is None or require is Require.STABLE else _reasons(path),
         hint=hint or f"without --require {require.value} it runs, and says what is weaker",
     )
+
+
+def _reasons(path: PathPlan) -> tuple[str, ...]:
+    return tuple(f"{one.mechanism.value}: {one.reason}" for one in path.refused)
 
 
 def _why_not(require: Require, path: PathPlan, open_files: tuple[OpenFile, ...]) -> tuple[str, str | None] | None:

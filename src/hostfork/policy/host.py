@@ -6,7 +6,7 @@ made by the helper and handed in.
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hostfork.policy.mounts import MountEntry, MountTable, mount_of, mounts, mounts_beneath
 from hostfork.policy.paths import join
@@ -130,33 +130,35 @@ class HostFacts:
 
 
 def observe(
-    policy: Policy, *, namespaces: Namespaces, cgroup: CgroupFacts, state: str, pool: str, search: bool = True
+    policy: Policy,
+    *,
+    namespaces: Namespaces | Callable[[], Namespaces],
+    cgroup: CgroupFacts,
+    state: str,
+    pool: str,
+    search: bool = True,
 ) -> HostFacts:
     """Look at all that a plan for this policy depends on; nothing is changed.
 
-    `state` and `pool` are hostfork's folders; what is to be covered in the view must exist by now. `search` false
-    leaves out live listeners and open files (for a quick look); a policy with listed endpoints looks for open files
-    alone. Raises OSError only where /proc is missing.
+    `state` and `pool` are hostfork's folders, there or not yet. `namespaces` as a function is asked last, so that a
+    helper can make its trial while this looks at /proc. `search` false leaves out live listeners and open files (for a
+    quick look); a policy with listed endpoints looks for open files alone. Raises OSError only where /proc is missing.
     """
     entries = mounts()
     home = os.path.expanduser("~")
     private = [rule.path for rule in policy.rules if rule.access is Access.PRIVATE]
     asked = dict.fromkeys((*(rule.path for rule in policy.rules), *(rule.path for rule in policy.endpoints)))
     uid = os.geteuid()
-    paths = {path: look(path, foreign=namespaces.user and path in private) for path in (*asked, state, pool)}
+    paths = {path: look(path, foreign=uid != 0 and path in private) for path in (*asked, state, pool)}
     roots = tuple(dict.fromkeys(paths[path].path for path in private if paths[path].kind is not None))
     table = MountTable(entries)
     for root in roots:
         for entry in table.beneath(root):
             paths.setdefault(entry.point, look(entry.point, follow=False))
-    listeners: tuple[Listener, ...] = ()
-    open_files: tuple[OpenFile, ...] = ()
-    if search and roots:
-        from hostfork.policy.sharing import search as search_sharing
-
-        listeners, open_files = search_sharing(roots, table)
-    if policy.endpoint_search is EndpointSearch.LISTED:
-        listeners = ()
+    listeners, open_files = _sharing(policy, roots, table) if search and roots else ((), ())
+    neighbours = _neighbours(home, uid)
+    if not isinstance(namespaces, Namespaces):
+        namespaces = namespaces()
     return HostFacts(
         kernel=os.uname().release,
         boot_id=_word("/proc/sys/kernel/random/boot_id"),
@@ -171,10 +173,19 @@ def observe(
         listeners=listeners,
         open_files=open_files,
         paths=tuple(paths.values()),
-        neighbours=_neighbours(home, uid),
+        neighbours=neighbours,
         ssh_configs=_ssh_configs() if namespaces.user and policy.ssh_config_copies else (),
         limits=() if namespaces.available else denials(),
     )
+
+
+def _sharing(
+    policy: Policy, roots: tuple[str, ...], table: MountTable
+) -> tuple[tuple[Listener, ...], tuple[OpenFile, ...]]:
+    from hostfork.policy.sharing import search
+
+    listeners, open_files = search(roots, table)
+    return (() if policy.endpoint_search is EndpointSearch.LISTED else listeners), open_files
 
 
 def look(asked: str, *, follow: bool = True, foreign: bool = False) -> PathFacts:
