@@ -34,7 +34,7 @@ def host_facts(policy: Policy, request: Request, helper: Helper) -> HostFacts:
     pool = os.path.abspath(request.pool) if request.pool is not None else os.path.join(state, "pool")
     return observe(
         policy,
-        namespaces=namespaces(helper.ready()),
+        namespaces=lambda: namespaces(helper.ready()),
         cgroup=cgroup(),
         state=state,
         pool=open_pool(pool, asked=request.pool is not None),
