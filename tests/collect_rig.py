@@ -11,7 +11,9 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from hostfork.collect.manifest import StatManifestWriter
+from hostfork.collect.full import FullManifest
+from hostfork.collect.manifest import Changeset, StatManifestWriter
+from hostfork.vocabulary import ChangeKind, EntryKind
 
 _CLONE_NEWUSER, _CLONE_NEWNS = 0x10000000, 0x20000
 _MS_REC, _MS_PRIVATE = 1 << 14, 1 << 18
@@ -229,3 +231,45 @@ _VERBS: dict[str, Callable[[str, str, str, str, bytes], None]] = {
     "acl": lambda root, path, second, new, content: _set_acl(path),
 }
 VERBS = sorted(_VERBS)
+
+
+def remove(path: str) -> None:
+    """Remove a tree, whatever modes it has."""
+    subprocess.run(["chmod", "-R", "u+rwx", path], check=False, stderr=subprocess.DEVNULL)
+    subprocess.run(["rm", "-rf", path], check=True)
+
+
+def reduced(copy: str, changes: Changeset, at: str, delta: str) -> None:
+    """What is left of a copy that gave up everything that equals the base."""
+    subprocess.run(["cp", "-a", copy, delta], check=True)
+    kept = {change.path[len(at) + 1 :] for change in changes.changes if change.change is not ChangeKind.DELETED}
+    for path in reversed(_paths(delta)):
+        if path and path != "." and path not in kept:
+            full = os.path.join(delta, path)
+            if not os.path.isdir(full) or os.path.islink(full):
+                os.unlink(full)
+            elif not os.listdir(full):
+                os.rmdir(full)
+
+
+def content(manifest: FullManifest) -> dict[str, object]:
+    """What must be equal in an exported tree."""
+    return {path: (entry.facts, entry.digest, entry.attributes) for path, entry in manifest.entries.items()}
+
+
+def git_view(manifest: FullManifest) -> dict[str, object]:
+    """What git knows of a tree: files with their executable bit, and symlinks."""
+    return {
+        path: (entry.digest, entry.facts.target, entry.facts.kind is EntryKind.FILE and entry.facts.mode & 0o100)
+        for path, entry in manifest.entries.items()
+        if entry.facts.kind in (EntryKind.FILE, EntryKind.SYMLINK)
+    }
+
+
+def files_only(source: str, place: str) -> None:
+    """A copy with what git knows: no FIFOs, sockets, devices and empty folders."""
+    subprocess.run(["cp", "-a", source, place], check=True)
+    subprocess.run(
+        ["find", place, "-mindepth", "1", "!", "-type", "d", "!", "-type", "f", "!", "-type", "l", "-delete"]
+    )
+    subprocess.run(["find", place, "-mindepth", "1", "-type", "d", "-empty", "-delete"])

@@ -2,17 +2,39 @@
 
 import contextlib
 import os
-import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
-from collect_rig import CONTENTS, NAMES, VERBS, OverlayChild, act, copy_with_manifest
-from hostfork.collect.manifest import StatManifest
+from collect_rig import (
+    CONTENTS,
+    NAMES,
+    VERBS,
+    OverlayChild,
+    act,
+    content,
+    copy_with_manifest,
+    files_only,
+    git_view,
+    reduced,
+    remove,
+)
+from hostfork.collect.diff import patch
+from hostfork.collect.export import export_tree
+from hostfork.collect.full import FullManifest
+from hostfork.collect.manifest import Changeset, StatManifest
 from hostfork.collect.scan import compare, full_manifest, scan_layer, scan_tree
 from rigs import Disk, Person
 
@@ -67,11 +89,53 @@ class Fork(RuleBasedStateMachine):
             wanted = compare(self.before, full_manifest(self.copy, (), True), AT)
             assert scan_tree(self.copy, self.manifest, self.base, AT).changes == wanted.changes
 
+    @precondition(lambda self: self.overlay is not None)
+    @rule()
+    def export(self) -> None:
+        assert self.overlay is not None
+        after = full_manifest(self.overlay.seen, (), True)
+        changes = scan_layer(self.overlay.upper, self.base, AT)
+        self.exported(
+            after, lambda to: export_tree(self.base, self.overlay.upper, changes, AT, (), to, False, None, True)
+        )
+        after = full_manifest(self.copy, (), True)
+        changes = scan_tree(self.copy, self.manifest, self.base, AT)
+        self.exported(after, lambda to: export_tree("/nowhere", self.copy, changes, AT, (), to, True, None, True))
+        delta = f"{self.folder}/delta"
+        reduced(self.copy, changes, AT, delta)
+        try:
+            self.exported(
+                after, lambda to: export_tree(self.base, delta, changes, AT, (), to, False, self.manifest, True)
+            )
+            self.patched(after, changes, delta)
+        finally:
+            remove(delta)
+
+    def exported(self, wanted: FullManifest, write: Callable[[str], tuple[str, ...]]) -> None:
+        destination = f"{self.folder}/out/there"
+        try:
+            assert write(destination) == ()
+            found = full_manifest(destination, (), True)
+            assert content(found) == content(wanted)
+            assert os.listdir(f"{self.folder}/out") == ["there"]
+        finally:
+            remove(f"{self.folder}/out")
+
+    def patched(self, wanted: FullManifest, changes: Changeset, delta: str) -> None:
+        place = f"{self.folder}/patched"
+        try:
+            files_only(self.base, place)
+            text = b"".join(patch(changes.changes, self.base, delta, AT, self.manifest))
+            if text:
+                subprocess.run(["git", "apply", "-"], cwd=place, input=text, check=True)
+            assert git_view(full_manifest(place, (), True)) == git_view(wanted)
+        finally:
+            remove(place)
+
     def teardown(self) -> None:
         if self.overlay is not None:
             self.overlay.close()
-        subprocess.run(["chmod", "-R", "u+rwx", self.folder], check=False, stderr=subprocess.DEVNULL)
-        shutil.rmtree(self.folder)
+        remove(self.folder)
 
 
 def _random(folder: str, examples: int) -> None:

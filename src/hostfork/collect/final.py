@@ -35,8 +35,8 @@ class FinalWalk:
     """Entries in the order of their names, folder by folder.
 
     `whole`: all content is in `delta`. Otherwise what is not in `changes` comes from `base`; with a `manifest` only
-    what that knows, and files that are no longer what was copied are collected in `gone`. `unreadable`:
-    folders of the base that this user cannot list. `skip`: device and inode of a folder that is being written at the same time.
+    what that knows, and files that are no longer what was copied are collected in `gone`. `unreadable`: folders of
+    the base that this user cannot list. `skip`: device and inode of a folder that is written at the same time.
     """
 
     def __init__(

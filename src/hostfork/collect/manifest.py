@@ -150,6 +150,16 @@ class StatEntry(NamedTuple):
             self.ctime_ns,
         )
 
+    def is_copy(self, found: os.stat_result) -> bool:
+        """Whether the copy's stat is the one it had when it was finished."""
+        return (found.st_ino, found.st_size, found.st_mode, found.st_mtime_ns, found.st_ctime_ns) == (
+            self.copy_ino,
+            self.copy_size,
+            self.copy_mode,
+            self.copy_mtime_ns,
+            self.copy_ctime_ns,
+        )
+
 
 class StatManifestWriter:
     """Collects what a copy saw, and writes it once, when the context ends without an error and anything was seen.

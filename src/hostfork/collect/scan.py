@@ -6,7 +6,6 @@ relative paths that are no part of it (stand-ins under endpoints, folders of oth
 
 from hostfork.collect.classify import TreeFinal, classify
 from hostfork.collect.difference import ordered
-from hostfork.collect.filesystem import filesystem_type
 from hostfork.collect.full import FullManifest, FullScan, differences
 from hostfork.collect.layer import LayerFinal, LayerScan
 from hostfork.collect.manifest import Changeset, StatManifest
@@ -37,8 +36,7 @@ def scan_tree(tree: str, manifest: StatManifest, base: str, at: str, omit: tuple
     """
     try:
         with TreeReader(base) as source, root_place(tree) as top:
-            # A write through a mapping never moves a time on tmpfs.
-            scan = TreeScan(manifest, source, at, omit, trust_stat=filesystem_type(tree) != "tmpfs")
+            scan = TreeScan(manifest, source, at, omit)
             scan.root(top)
         with TreeReader(tree, ours=True) as reader:
             return Changeset(classify(ordered(scan.changes), at, TreeFinal(reader)))

@@ -5,7 +5,6 @@ was copied; where it is not, the base's content is gone and the path counts as m
 """
 
 import os
-from array import array
 from stat import S_IMODE, S_ISDIR
 
 from hostfork.collect.difference import below, between, created, deleted, joined
@@ -31,11 +30,9 @@ _WITH_CONTENT = (EntryKind.FILE, EntryKind.SYMLINK, EntryKind.CHARACTER_DEVICE, 
 
 
 class TreeScan:
-    """One scan. `changes` fills up while `root` runs. `trust_stat` false: every file is compared by content."""
+    """One scan. `changes` fills up while `root` runs."""
 
-    def __init__(
-        self, manifest: StatManifest, base: TreeReader, at: str, omit: tuple[str, ...], trust_stat: bool
-    ) -> None:
+    def __init__(self, manifest: StatManifest, base: TreeReader, at: str, omit: tuple[str, ...]) -> None:
         self.changes: list[Change] = []
         self._manifest = manifest
         self._base = base
@@ -45,9 +42,6 @@ class TreeScan:
             folder, _, name = path.rpartition("/")
             self._omit.setdefault(folder, set()).add(name)
         self._columns = manifest.signature()
-        if not trust_stat:
-            ctime = self._columns[0]
-            self._columns = (array("q", [-1]) * len(ctime), *self._columns[1:])
 
     def root(self, tree: Place) -> None:
         """Scan a whole tree, a folder or a single file."""
@@ -125,6 +119,8 @@ class TreeScan:
         """One name that the base had too, and whose stat proves nothing."""
         after, source = facts(place, found), self._base.place(relative)
         before, gone = self._before(index, relative, source)
+        if gone and self._manifest.entry(index, b"").is_copy(found):
+            return  # only the last tick spoke against it, and there is nothing left to compare with
         path = joined(self._at, relative)
         fields: tuple[str, ...] = ()
         same = not gone

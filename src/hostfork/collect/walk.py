@@ -18,8 +18,8 @@ from hostfork.vocabulary import EntryKind
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 18
-DEEPEST = 400
-"""Levels. Two descriptors are open for each, and processes have 1024 by default."""
+DEEPEST = 200
+"""Levels. Each takes two descriptors and four frames; processes have 1024, Python 1000."""
 
 _ACL = {"system.posix_acl_access", "system.posix_acl_default"}
 
