@@ -137,14 +137,14 @@ class _Walk:
                 path = f"{relative}/{entry.name}" if relative else entry.name
                 if path in self._omit:
                     continue
-                if found.st_ctime_ns >= earliest and self._is_new(found.st_ctime_ns):
-                    self.paths.append(path)
                 if is_folder:
-                    folders.append((entry.name, path, found.st_dev))
-        for name, path, inner_device in folders:
-            self._enter(folder, name, path, device, inner_device, mount)
+                    folders.append((entry.name, path, found))
+                elif self._is_new(found.st_ctime_ns):
+                    self.paths.append(path)
+        for name, path, found in folders:
+            self._enter(folder, name, path, device, found, mount)
 
-    def _enter(self, folder: int, name: str, path: str, device: int, inner_device: int, mount: str) -> None:
+    def _enter(self, folder: int, name: str, path: str, device: int, found: os.stat_result, mount: str) -> None:
         try:
             inner = os.open(name, FOLDER, dir_fd=folder)
         except FileNotFoundError:
@@ -153,8 +153,10 @@ class _Walk:
             raise PermissionError(error.errno, error.strerror, path) from error
         try:
             # A nested subvolume has another device and belongs to the source; a mount beneath it does not.
-            if inner_device == device or mount_id(inner) == mount:
-                self._folder(inner, path, inner_device, mount)
+            if found.st_dev == device or mount_id(inner) == mount:
+                if self._is_new(found.st_ctime_ns):
+                    self.paths.append(path)
+                self._folder(inner, path, found.st_dev, mount)
         finally:
             os.close(inner)
 

@@ -1,0 +1,160 @@
+"""Class, ignored folder and active mark of changes, and that ignoring is git's."""
+
+import os
+import subprocess
+
+import pytest
+
+from hostfork.collect.classify import classify, is_active
+from hostfork.collect.manifest import Change
+from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
+
+AT = "/home/me/proj"
+
+
+class Content:
+    """A final content that is only its ignore files."""
+
+    def __init__(self, files: dict[str, str] | None = None) -> None:
+        self.files = files or {}
+
+    def read(self, relative: str) -> bytes | None:
+        text = self.files.get(relative)
+        return None if text is None else text.encode("utf-8", "surrogateescape")
+
+    def exists(self, relative: str) -> bool:
+        return any(name == relative or name.startswith(relative + "/") for name in self.files)
+
+
+def one(relative: str, kind: EntryKind = EntryKind.FILE, content: Content | None = None, **fields: object) -> Change:
+    """One classified change."""
+    change = Change(f"{AT}/{relative}", ChangeKind.CREATED, kind, **fields)  # type: ignore[arg-type]
+    return classify([change], AT, content or Content())[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "expected"),
+    [
+        ("src/a.py", EntryKind.FILE, ChangeClass.SOURCE),
+        ("node_modules/x/index.js", EntryKind.FILE, ChangeClass.DEPENDENCY),
+        ("node_modules/x/build/y.js", EntryKind.FILE, ChangeClass.DEPENDENCY),
+        (".venv", EntryKind.FOLDER, ChangeClass.DEPENDENCY),
+        ("lib/python3/site-packages/x.py", EntryKind.FILE, ChangeClass.DEPENDENCY),
+        ("target/debug/a", EntryKind.FILE, ChangeClass.GENERATED),
+        ("src/build", EntryKind.FILE, ChangeClass.SOURCE),
+        ("a/__pycache__/b.pyc", EntryKind.FILE, ChangeClass.GENERATED),
+        ("b.pyc", EntryKind.FILE, ChangeClass.GENERATED),
+        ("run/server", EntryKind.SOCKET, ChangeClass.RUNTIME),
+        ("app.pid", EntryKind.FILE, ChangeClass.RUNTIME),
+        ("odd\nname.log", EntryKind.FILE, ChangeClass.RUNTIME),
+        (".git/index.lock", EntryKind.FILE, ChangeClass.RUNTIME),
+        (".git/objects/ab/cd", EntryKind.FILE, ChangeClass.GENERATED),
+        ("Cargo.lock", EntryKind.FILE, ChangeClass.SOURCE),
+        ("x.log", EntryKind.FOLDER, ChangeClass.SOURCE),
+    ],
+)
+def test_known_names(path: str, kind: EntryKind, expected: ChangeClass) -> None:
+    assert one(path, kind).class_ is expected
+
+
+RULES = {
+    ".gitignore": "*.gen\n/top\nlogs/\n!keep.gen\ncache/*\n!cache/kept\n[bad\n",
+    "sub/.gitignore": "!b.gen\nown\n",
+    "sub/.ignore": "from-ignore\n",
+    ".git/info/exclude": "private-*\nkeep.gen\n",
+    "nested/.git/HEAD": "",
+    "nested/.gitignore": "only-here\n",
+}
+
+
+def test_ignored_paths_are_generated_and_name_their_outermost_folder() -> None:
+    content = Content(RULES)
+    inside = one("logs/a/b", content=content)
+    assert (inside.class_, inside.ignored_by) == (ChangeClass.GENERATED, f"{AT}/logs")
+    assert one("logs", EntryKind.FOLDER, content).ignored_by == f"{AT}/logs"
+    assert one("logs/a", EntryKind.FOLDER, content).ignored_by == f"{AT}/logs"
+    single = one("x.gen", content=content)
+    assert (single.class_, single.ignored_by) == (ChangeClass.GENERATED, None)
+    assert one("sub/from-ignore", content=content).class_ is ChangeClass.GENERATED
+    assert one("nested/x.gen", content=content).class_ is ChangeClass.SOURCE
+    assert one("nested/only-here", content=content).class_ is ChangeClass.GENERATED
+    assert one("\udcff.gen", content=content).class_ is ChangeClass.GENERATED
+
+
+@pytest.mark.rig("git")
+def test_ignoring_is_what_git_does(tmp_path: os.PathLike[str]) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    rules = {name: text for name, text in RULES.items() if not name.startswith("nested") and "/.ignore" not in name}
+    for name, text in rules.items():
+        os.makedirs(os.path.dirname(f"{tmp_path}/{name}"), exist_ok=True)
+        with open(f"{tmp_path}/{name}", "w", encoding="utf-8") as file:
+            file.write(text)
+    names = ["a.gen", "keep.gen", "private-x", "sub/private-y", "top", "sub/top", "sub/b.gen", "sub/c.gen", "sub/own"]
+    names += ["own", "cache/a", "cache/kept", "logs", "sub/logs/x", "logs/keep.gen", "plain"]
+    for name in names:
+        if name != "logs":
+            os.makedirs(os.path.dirname(f"{tmp_path}/{name}"), exist_ok=True)
+            with open(f"{tmp_path}/{name}", "w", encoding="utf-8"):
+                pass
+    asked = subprocess.run(
+        ["git", "check-ignore", "-z", "--stdin"], cwd=tmp_path, input="\0".join(names), text=True, capture_output=True
+    )
+    ignored = set(asked.stdout.split("\0")) - {""}
+    content = Content(rules)
+    kinds = {"logs": EntryKind.FOLDER}
+    found = {
+        name for name in names if one(name, kinds.get(name, EntryKind.FILE), content).class_ is not ChangeClass.SOURCE
+    }
+    assert found == ignored
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/hooks/pre-commit",
+        "sub/.git/hooks/post-checkout",
+        ".git/config",
+        ".git/info/attributes",
+        ".envrc",
+        ".vscode/tasks.json",
+        ".github/workflows/ci.yml",
+        ".gitlab-ci.yml",
+        ".bashrc",
+        ".husky/pre-commit",
+        ".husky/_/husky.sh",
+        "lefthook.yml",
+        ".pre-commit-config.yaml",
+        "lib/site-packages/x.pth",
+        ".config/systemd/user/a.service.d/b.conf",
+    ],
+)
+def test_active_files(path: str) -> None:
+    assert is_active(f"{AT}/{path}")
+    assert one(path).active
+    assert not classify([Change(f"{AT}/{path}", ChangeKind.DELETED, EntryKind.FILE)], AT, Content())[0].active
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "Makefile",
+        ".git/hooks/pre-commit.sample",
+        ".git/HEAD",
+        "src/config",
+        "my.envrc",
+        ".github/workflows/a/b",
+        "a.bashrc",
+    ],
+)
+def test_files_that_nobody_runs(path: str) -> None:
+    assert not one(path).active
+
+
+def test_a_folder_is_not_active_but_a_link_in_its_place_is() -> None:
+    assert not one(".git/hooks", EntryKind.FOLDER).active
+    assert one(".git/hooks", EntryKind.SYMLINK).active
+
+
+def test_the_private_path_itself() -> None:
+    change = Change(AT, ChangeKind.METADATA, EntryKind.FOLDER)
+    assert classify([change], AT, Content({".gitignore": "*\n"})) == (change,)
