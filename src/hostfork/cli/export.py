@@ -1,15 +1,18 @@
 """`hostfork export`: a fork's final content as a folder or a tar file."""
 
 import os
-from typing import Any
 
 import click
 
 from hostfork import api
-from hostfork.cli.output import Output, terminal
+from hostfork.cli.look import harmless, plural
+from hostfork.cli.output import PREFIX, Output, terminal
 from hostfork.cli.verb import absolute, complete_files, flag, fork_argument, verb
 from hostfork.errors import Code, CollectError, PolicyError
+from hostfork.lifecycle.export import ExportReport
 from hostfork.lifecycle.request import ExportForm
+
+_SHOWN = 5
 
 
 @verb(
@@ -33,24 +36,47 @@ def export_verb(output: Output, fork: str, dest: str | None, changes_only: bool,
     if not tar:
         assert dest is not None
         report = found.export(absolute(dest), ExportForm.CHANGES_ONLY if changes_only else ExportForm.TREE)
-        return _tell(output, found.name, dest, report)
+        return _tell(output, found.name, dest, report.left_out)
     if dest is not None and dest != "-":
-        return _tell(output, found.name, dest, _to_file(found, dest))
+        return _tell(output, found.name, dest, _to_file(found, dest).left_out)
     if output.json:
         raise _usage("--json: stdout is the tar file's", "name a file: --tar FILE")
     if terminal(1):
         raise _usage("a tar file is not for a terminal", f"hostfork export {found.name} --tar {found.name}.tar")
     with os.fdopen(os.dup(1), "wb") as file:
         report = found.export_tar(file)
-    output.complain(_skipped(report))
+    output.complain(left_out_lines(report.left_out))
     return 0
+
+
+def _tell(output: Output, name: str, dest: str, left_out: tuple[str, ...]) -> int:
+    if output.json:
+        from hostfork.cli.documents import answer, exact, words
+
+        document = {"fork": name, **exact("destination", absolute(dest)), "left_out": words(left_out)}
+        output.document(answer(document))
+    else:
+        output.lines([f"exported {harmless(name)} to {output.out.path(dest)}"])
+        output.complain(left_out_lines(left_out))
+    return 0
+
+
+def left_out_lines(paths: tuple[str, ...]) -> list[str]:
+    """What was not written, for people: the first few and how many more."""
+    if not paths:
+        return []
+    lines = [f"{PREFIX}not written, or not with all its metadata: devices, sockets, set-uid bits, foreign owners"]
+    lines += [f"  {harmless(path)}" for path in paths[:_SHOWN]]
+    if len(paths) > _SHOWN:
+        lines.append(f"  and {plural(len(paths) - _SHOWN, 'more path')}; --json lists them")
+    return lines
 
 
 def _usage(message: str, hint: str) -> PolicyError:
     return PolicyError(Code.POLICY_USAGE, message, place="DEST", step="options", hint=hint)
 
 
-def _to_file(fork: api.Fork, dest: str) -> Any:
+def _to_file(fork: api.Fork, dest: str) -> ExportReport:
     """A new file, whole or not there."""
     path = absolute(dest)
     try:

@@ -1,0 +1,373 @@
+"""`hostfork run` from the outside: what it prints, ends with, writes, and leaves."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from hostfork import api
+from test_cli_documents import check as check_schema
+
+PROGRAM = os.path.join(sys.prefix, "bin/hostfork")
+
+
+@pytest.fixture
+def project(person):
+    """A small project of the person's, below their home."""
+    folder = os.path.join(person.home, "proj")
+    person.call(_make_project, folder)
+    return folder
+
+
+def _make_project(folder):
+    os.mkdir(folder)
+    for name, content in (("a.txt", "one\ntwo\n"), ("old.txt", "old\n"), ("run.sh", "#!/bin/sh\necho ran\n")):
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(content)
+    os.chmod(os.path.join(folder, "run.sh"), 0o755)
+
+
+@pytest.fixture
+def run(person, project, hostfork):
+    """`run(*options, command=[...])` in the project, with everything kept thrown away at the end."""
+
+    def call(*args, **options):
+        options.setdefault("cwd", project)
+        return hostfork(person, "run", *args, **options)
+
+    yield call
+    person.run([PROGRAM, "discard", "--all", "--yes"])
+
+
+def forks(person):
+    return person.call(_names)
+
+
+def _names():
+    return [fork.name for fork in api.Fork.all()]
+
+
+def test_a_run_that_changes_nothing_says_nothing_and_leaves_nothing(run, person):
+    done = run("--private", ".", "--", "cat", "a.txt")
+    assert (done.returncode, done.stdout) == (0, "one\ntwo\n")
+    assert [line for line in done.stderr.splitlines() if "subreaper" not in line] == []
+    assert forks(person) == []
+
+
+def test_changes_are_kept_and_named_with_commands_that_work(run, person, project, hostfork):
+    done = run("--private", ".", "--name", "calm-otter", "--", "sh", "-c", "echo x >new; echo y >>a.txt; rm old.txt")
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("hostfork: .  1 created, 1 modified, 1 deleted   kept as calm-otter, ")
+    assert lines[1].split(" · ") == [
+        "          hostfork diff calm-otter",
+        "hostfork export calm-otter ./calm-otter",
+        "hostfork discard calm-otter",
+    ]
+    assert len(lines) == 2
+    assert sorted(os.listdir(project)) == ["a.txt", "old.txt", "run.sh"]
+    for hint in lines[1].split(" · "):
+        words = hint.split()[1:]
+        options = ["--yes"] if words[0] == "discard" else []
+        assert hostfork(person, *words, *options, cwd=person.home).returncode == 0
+    assert forks(person) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -15 $$", 143)]
+)
+def test_the_commands_own_status(run, script, status):
+    assert run("--private", ".", "--", "sh", "-c", script).returncode == status
+
+
+def test_a_missing_command_is_127_and_makes_nothing(run, person):
+    done = run("--private", ".", "--result", "r.json", "--", "no-such-program-at-all", cwd=person.home)
+    assert done.returncode == 127
+    assert "no-such-program-at-all" in done.stderr
+    assert done.stderr.endswith("code command.not-found · status 127\n")
+    assert forks(person) == []
+    document = result(person.home + "/r.json")
+    assert document["status"]["error"]["code"] == "command.not-found"
+
+
+def test_a_command_that_cannot_be_executed_is_126(run, project, person):
+    done = run("--private", ".", "--", "./a.txt")
+    assert done.returncode == 126
+    assert "code command.not-executable · status 126" in done.stderr
+    assert forks(person) == []
+
+
+def test_a_time_limit_ends_with_124(run):
+    done = run("--private", ".", "--timeout", "200ms", "--result", "../r.json", "--", "sleep", "60")
+    assert done.returncode == 124
+    assert "time limit" in done.stderr
+
+
+def result(path):
+    return check_schema("run-result", json.loads(pathlib.Path(path).read_text()))
+
+
+def test_the_result_is_the_whole_story(run, person):
+    path = person.home + "/r.json"
+    done = run("--private", ".", "--result", path, "--name", "n", "--", "sh", "-c", "echo x >new; exit 3")
+    assert done.returncode == 3
+    document = result(path)
+    assert document["fork"] == "n"
+    assert document["status"] == {"exit": 3, "signal": None, "timed_out": False, "error": None}
+    assert document["changes"]["created"] == 1
+    assert (document["kept"], document["released"]) == (True, False)
+    assert document["paths"][0]["path"] == os.path.realpath(person.home + "/proj")
+    assert os.listdir(person.home).count("r.json") == 1
+
+
+def test_the_result_of_a_signal_and_of_a_time_limit(run, person):
+    path = person.home + "/r.json"
+    run("--private", ".", "--result", path, "--", "sh", "-c", "kill -9 $$")
+    assert result(path)["status"]["signal"] == 9
+    run("--private", ".", "--result", path, "--timeout", "0.2", "--", "sleep", "60")
+    assert result(path)["status"]["timed_out"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--no-such-option"], "policy.usage"),
+        (["--private"], "policy.usage"),
+        (["--timeout", "x", "--", "true"], None),
+        (["--private", "."], "policy.usage"),
+        (["--keep", "--rm", "--private", ".", "--", "true"], "policy.usage"),
+        (["-v", "-q", "--private", ".", "--", "true"], "policy.usage"),
+        (["--fd", "1", "--private", ".", "--", "true"], "policy.usage"),
+        (["--status-fd", "77", "--private", ".", "--", "true"], "policy.usage"),
+        (["--", "true"], "policy.nothing-private"),
+        (["--private", "/no/such/folder", "--", "true"], None),
+        (["--private", "/", "--", "true"], None),
+        (["--private", ".", "--read-only", ".", "--", "true"], "policy.conflict"),
+        (["--private", "*", "--", "true"], None),
+        (["--private", ".:reflink", "--", "true"], "storage.unsupported"),
+        (["--private", ".", "--require", "moon", "--", "true"], None),
+        (["--policy", "no-such-policy", "--", "true"], "policy.not-found"),
+        (["--private", ".", "--name", "../x", "--", "true"], "fork.bad-name"),
+        (["--private", ".", "--cwd", "nowhere", "--", "true"], "command.context"),
+    ],
+)
+def test_bad_input_is_one_typed_error_with_a_result_and_makes_nothing(run, person, options, code):
+    path = person.home + "/r.json"
+    done = run("--result", path, *options)
+    assert done.returncode == 125
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("hostfork: ")
+    assert sum(line.startswith("hostfork: ") for line in lines) == 1
+    assert lines[-1].startswith("  code ")
+    assert lines[-1].endswith("status 125")
+    assert "Traceback" not in done.stderr
+    document = result(path)
+    assert document["fork"] is None
+    assert f"code {document['status']['error']['code']} " in lines[-1]
+    if code is not None:
+        assert document["status"]["error"]["code"] == code
+    assert forks(person) == []
+
+
+def test_a_result_file_that_cannot_be_is_refused_first(run, person):
+    done = run("--private", ".", "--result", "no/folder/r.json", "--", "touch", "ran")
+    assert done.returncode == 125
+    assert "there is no folder" in done.stderr
+    assert forks(person) == []
+
+
+def test_a_result_that_can_no_longer_be_written_is_a_failure(run, person):
+    os.mkdir(person.home + "/gone", 0o755)
+    os.chown(person.home + "/gone", person.uid, person.gid)
+    done = run("--private", ".", "--result", person.home + "/gone/r", "--", "sh", "-c", f"rmdir {person.home}/gone")
+    assert done.returncode == 125
+    assert "the result was not written" in done.stderr
+
+
+def test_a_name_is_taken_once(run):
+    assert run("--private", ".", "--keep", "--name", "once", "--", "true").returncode == 0
+    done = run("--private", ".", "--name", "once", "--", "true")
+    assert done.returncode == 125
+    assert "code fork.name-taken" in done.stderr
+
+
+def test_arguments_are_byte_exact(run, person):
+    words = [b"", b" ", b"a b", b"*", b"$HOME", b"a\nb", b"\xff\xfe", b"--", b"--private", b"-v", b"\\", b'"', b"'"]
+    show = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(os.fsencode(a) for a in sys.argv[1:]))"
+    for separator in ([b"--"], []):
+        done = person.run(
+            [PROGRAM, "run", "--private", ".", *separator, "python3", "-c", show, *words],
+            binary=True, cwd=person.home + "/proj",
+        )  # fmt: skip
+        assert done.stdout == b"\0".join(words), done.stderr
+
+
+def test_the_first_word_that_is_no_option_begins_the_command(run):
+    done = run("--private", ".", "echo", "--name", "x", "--", "-q")
+    assert done.stdout == "--name x -- -q\n"
+
+
+def test_paths_with_odd_bytes(run, person, hostfork):
+    for name in (b"\xff", b"a\nb", b"a:b,c\\d", b"x:copy"):
+        folder = os.path.join(os.fsencode(person.home), name)
+        person.call(os.mkdir, folder)
+        option = folder + b":" if name.endswith(b":copy") else folder
+        path = person.home + "/r.json"
+        done = person.run(
+            [PROGRAM, "run", "--private", option, "--result", path, "--", "touch",
+             folder + b"/new"], binary=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert os.listdir(folder) == []
+        document = result(path)
+        assert document["changes"]["created"] == 1
+        diff = json.loads(hostfork(person, "diff", document["fork"], "--json", check=0).stdout)
+        check_schema("diff", diff)
+        (entry,) = [entry for entry in diff["entries"] if entry["change"] == "created"]
+        import base64
+
+        exact = base64.b64decode(entry["path_bytes"]) if "path_bytes" in entry else os.fsencode(entry["path"])
+        assert exact == os.path.realpath(folder) + b"/new"
+
+
+def test_status_lines(run, person):
+    read, write = os.pipe()
+    script = f"[ ! -e /proc/self/fd/{write} ] && exit 4"
+    done = run("--private", ".", "--status-fd", str(write), "--", "sh", "-c", script, pass_fds=(write,))
+    os.close(write)
+    with os.fdopen(read) as file:
+        lines = [json.loads(line) for line in file]
+    assert done.returncode == 4
+    assert [line["event"] for line in lines] == ["planned", "started", "ended", "result"]
+    check_schema("plan", lines[0]["plan"])
+    check_schema("run-result", lines[3]["result"])
+    assert lines[1]["pid"] > 1
+    assert (lines[2]["exit"], lines[2]["signal"]) == (4, None)
+
+
+def test_a_refusal_is_told_in_the_status_lines_too(run):
+    read, write = os.pipe()
+    run("--status-fd", str(write), "--no-such-option", pass_fds=(write,))
+    os.close(write)
+    with os.fdopen(read) as file:
+        (line,) = [json.loads(line) for line in file]
+    assert line["result"]["status"]["error"]["code"] == "policy.usage"
+
+
+def test_quiet_and_verbose(run):
+    change = ["--", "sh", "-c", "echo x >new"]
+    assert run("--private", ".", "-q", *change).stderr == ""
+    lines = run("--private", ".:copy", "-v", "--rm", *change).stderr.splitlines()
+    chosen = [line for line in lines if "  private  copy  independent  " in line]
+    assert len(chosen) == 1
+    assert chosen[0].startswith("hostfork: .  private  copy  independent  3 files, ")
+    assert lines.index(chosen[0]) < len(lines) - 1
+
+
+def test_throw_away_keep_and_export(run, person):
+    change = ["--", "sh", "-c", "echo x >new"]
+    done = run("--private", ".", "--rm", *change)
+    assert "1 created   thrown away" in done.stderr
+    assert forks(person) == []
+    done = run("--private", ".", "--keep", "--name", "empty", "--", "true")
+    assert "nothing changed   kept as empty" in done.stderr
+    out = person.home + "/out"
+    done = run("--private", ".", "--rm", "--export", out, *change)
+    assert done.returncode == 0, done.stderr
+    assert f"exported to {out}" in done.stderr
+    assert sorted(os.listdir(out)) == ["a.txt", "new", "old.txt", "run.sh"]
+
+
+def test_dry_run_is_plan(run, person, project, hostfork):
+    words = ["--private", ".", "--scratch", person.home + "/.cache", "--json"]
+    dry = json.loads(run("--dry-run", *words, "--", "true").stdout)
+    plan = json.loads(hostfork(person, "plan", *words, "--", "true", cwd=project, check=0).stdout)
+    assert check_schema("plan", dry) == check_schema("plan", plan)
+    assert forks(person) == []
+    assert run("--json", "--private", ".", "--", "true").returncode == 125
+
+
+def test_environment_and_folder(run, person):
+    file = person.home + "/env"
+    with open(file, "w") as stream:
+        stream.write("# comment\nA=1\nB=x y\n")
+    script = 'echo "$A|$B|$C|$HOSTFORK_OUTSIDE|$(pwd)"'
+    options = ["--env-file", file, "--env", "A=2", "--env", "C=", "--cwd", ".."]
+    done = run("--private", ".", *options, "--", "/bin/sh", "-c", script, env={"HOSTFORK_OUTSIDE": "o"})
+    assert done.stdout == f"2|x y||o|{os.path.realpath(person.home)}\n"
+    done = run("--private", ".", "--clear-env", "--env", "HOSTFORK_OUTSIDE", "--", "/bin/sh", "-c",
+               "echo $HOSTFORK_OUTSIDE-$HOME-", env={"HOSTFORK_OUTSIDE": "o"})  # fmt: skip
+    assert done.stdout == "o--\n"
+
+
+def test_only_named_descriptors_are_open_in_the_command(run):
+    read, write = os.pipe()
+    other = os.dup(write)
+    show = f"echo hello >&{write}; ls /proc/self/fd"
+    done = run("--private", ".", "--fd", str(write), "--", "sh", "-c", show, pass_fds=(write, other))
+    os.close(write)
+    os.close(other)
+    assert os.read(read, 100) == b"hello\n"
+    assert str(other) not in done.stdout.split()
+    os.close(read)
+
+
+def test_rules_do_what_they_say(run, person):
+    home = person.home
+    person.call(_make_rules, home)
+    script = f"""
+        touch {home}/ro/x 2>/dev/null && echo ro-written
+        touch {home}/ro/shared/x && touch {home}/proj/shared-not
+        ls -A {home}/hidden 2>/dev/null | grep -q . && echo hidden-seen
+        [ -z "$(ls -A {home}/scratch)" ] && echo scratch-empty
+        echo s >{home}/scratch/s
+        exit 0
+    """
+    done = run("--private", ".", "--read-only", f"{home}/ro", "--shared", f"{home}/ro/shared", "--hidden",
+               f"{home}/hidden", "--scratch", f"{home}/scratch", "--", "sh", "-c", script)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "scratch-empty\n"
+    assert os.path.exists(f"{home}/ro/shared/x")
+    assert os.listdir(f"{home}/scratch") == ["secret"]
+
+
+def _make_rules(home):
+    for name in ("ro", "ro/shared", "hidden", "scratch"):
+        os.mkdir(f"{home}/{name}")
+    for name in ("hidden", "scratch"):
+        open(f"{home}/{name}/secret", "w").close()
+
+
+def test_help_is_not_a_run(run, person):
+    done = run("--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Run a command with selected independent state.\n\nUsage: hostfork run ")
+    assert run("--private", ".", "--", "sh", "-c", "echo $0", "--help").stdout == "--help\n"
+
+
+def test_interrupted_before_the_command_is_quiet(run, person, project):
+    argv = [PROGRAM, "run", "--private", ".", "--policy", "/dev/stdin", "--", "touch", "ran"]
+    pipe = subprocess.PIPE
+    with person.popen(argv, cwd=project, stdin=pipe, stderr=pipe) as process:
+        _wait_until_reading(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == b""
+    assert forks(person) == []
+
+
+def _wait_until_reading(pid):
+    """Until it has been asleep in read(2) of its stdin."""
+    import time
+
+    while True:
+        with open(f"/proc/{pid}/syscall") as file:
+            words = file.read().split()
+        if words[:2] == ["0", "0x0"]:
+            return
+        time.sleep(0.01)
