@@ -1,6 +1,7 @@
 """What is observed: mounts and which of them a path lies on, paths, live sockets, FIFOs and files, limits."""
 
 import os
+import random
 import socket
 import stat
 import threading
@@ -75,6 +76,44 @@ def test_shadowed_and_stacked_mounts(tmp_path: Any) -> None:
     assert after == [f"{base}/a", f"{base}/a-b", f"{base}/s"]
     assert topmost
     assert under == f"{base}/a"
+
+
+def test_the_kernel_agrees_about_every_path(tmp_path: Any) -> None:
+    base = str(tmp_path)
+    folders = ["a", "a/b", "a/b/c", "a/d", "e", "e/b"]
+    tree(base, *(f"{folder}/" for folder in folders))
+
+    def child() -> list[str]:
+        choose = random.Random(7)
+        wrong = []
+        for _ in range(40):
+            target = os.path.join(base, choose.choice(folders))
+            if os.path.isdir(target) and choose.random() < 0.7:
+                bind(os.path.join(base, choose.choice(["a", "e"])), target)
+            elif os.path.isdir(target):
+                tmpfs(target)
+                os.makedirs(f"{target}/b/c")
+            table = MountTable(mounts())
+            for path in (base, *(os.path.join(base, folder) for folder in folders)):
+                entry = table.mount_of(path)
+                if os.path.isdir(path) and (entry is None or entry.mount_id != _mount_id(path)):
+                    wrong.append(path)
+            reached = {entry.mount_id for entry in table.beneath(base)}
+            if reached != {_mount_id(entry.point) for entry in table.beneath(base)}:
+                wrong.append("beneath")
+        return wrong
+
+    assert with_mounts(child) == []
+
+
+def _mount_id(path: str) -> int:
+    """The mount that the kernel finds at a path (fdinfo of an O_PATH descriptor)."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("mnt_id:"))
+    finally:
+        os.close(descriptor)
 
 
 def test_a_root_that_is_no_mount_point() -> None:

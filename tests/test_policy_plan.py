@@ -7,16 +7,20 @@ import os
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hostfork.errors import Code, HostError, HostforkError, PolicyError, StorageError
-from hostfork.policy.host import CgroupFacts, Namespaces, PathFacts
+from hostfork.policy.host import CgroupFacts, HostFacts, Namespaces, PathFacts
 from hostfork.policy.plan import NoticeKind, PathPlan, Plan, make_plan, sources
+from hostfork.policy.rules import Policy, Rule
 from hostfork.storage.choose import Choice
 from hostfork.storage.contract import Guarantees, Offer, Refusal
 from hostfork.vocabulary import Access, EndpointKind, EntryKind, Guarantee, Mechanism, Ownership
 from policy_rig import (
     COPIES,
     OVERLAYS,
+    OWNED,
     SNAPSHOTS,
     USER_NAMESPACES,
     another_process,
@@ -278,6 +282,42 @@ def test_a_read_only_root(base: str) -> None:
     assert (plan.read_only_root, plan.slave) == (True, False)
     assert NoticeKind.HOST_MOUNTS_APPEAR not in kinds(plan)
     assert plan.paths[0].path == "/"
+
+
+FOLDERS = ("a", "a/b", "a/b/c", "a/b/c/d", "a-b", "a/b-c")
+ACCESSES = st.sampled_from([None, *Access])
+
+
+@given(st.tuples(*[ACCESSES] * len(FOLDERS)))
+def test_what_is_dropped_changes_nothing(accesses: tuple[Access | None, ...]) -> None:
+    rules = {f"/{folder}": access for folder, access in zip(FOLDERS, accesses, strict=True) if access is not None}
+    policy = Policy(
+        "p", rules=tuple(Rule(access, path, path, "here") for path, access in rules.items()), share_all=True
+    )
+    facts = dataclasses.replace(
+        EMPTY, paths=tuple(PathFacts(path, path, EntryKind.FOLDER, readable=True) for path in (*rules, "/s", "/s/pool"))
+    )
+    plan = plan_of(policy, facts)
+    kept = {path.path: path.access for path in plan.paths if not path.automatic}
+    for folder in FOLDERS:
+        assert nearest_access(f"/{folder}", kept) is nearest_access(f"/{folder}", rules)
+    for path in plan.paths:
+        inside = {other.path for other in plan.paths if other.path.startswith(path.path + "/")}
+        if path.access in (Access.PRIVATE, Access.SCRATCH):
+            covered = {one for one in inside for name in path.omit if f"{one}/".startswith(f"{path.path}/{name}/")}
+            assert covered == inside
+
+
+EMPTY = HostFacts("6", "boot", 0, 0, "/h", "/s", "/s/pool", (), Namespaces(True, False), OWNED)
+
+
+def nearest_access(path: str, rules: dict[str, Access]) -> Access:
+    """By the definition: from the path upwards."""
+    while path:
+        if path in rules:
+            return rules[path]
+        path = path.rpartition("/")[0]
+    return Access.SHARED
 
 
 # --- hostfork's own folders ------------------------------------------------------------------------------------------
@@ -555,6 +595,21 @@ def test_a_writer_breaks_stable_and_is_said(base: str) -> None:
         plan = planned(base, private=(f"{base}/p",))
         assert f"({pid})" in sentence(plan, NoticeKind.WRITERS)
         assert NoticeKind.WRITERS not in kinds(planned(base, private=(f"{base}/q",)))
+
+
+def test_writers_of_what_is_left_out_do_not_count(base: str) -> None:
+    policy = policy_of(private=(base,), shared=(f"{base}/q",), require=("stable",))
+    script = "import sys; keep = [open(path, 'a') for path in sys.argv[1:]]"
+
+    def child() -> Any:
+        tmpfs(f"{base}/p/mnt")
+        files = (f"{base}/own-state/pool/f", f"{base}/q/f", f"{base}/p/mnt/f")
+        with another_process(script, *files):
+            facts = facts_of(policy, base)
+            assert sorted(one.path for one in facts.open_files if one.writing) == sorted(files)
+            return plan_of(policy, facts)
+
+    assert NoticeKind.WRITERS not in kinds(with_mounts(child))
 
 
 def test_subreaper_is_weaker_and_said_and_refused_on_demand(base: str) -> None:

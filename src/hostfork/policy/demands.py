@@ -6,7 +6,6 @@ from hostfork.errors import Code, HostError, PolicyError, StorageError
 from hostfork.policy.host import HostFacts, OpenFile
 from hostfork.policy.layout import Layout, Placed
 from hostfork.policy.options import join_private
-from hostfork.policy.paths import within
 from hostfork.policy.planned import PathPlan
 from hostfork.policy.rules import Policy, Rule
 from hostfork.storage.choose import Choice
@@ -26,16 +25,17 @@ _PROMISED = {
 }
 
 
-def check_requires(policy: Policy, facts: HostFacts, paths: tuple[PathPlan, ...], *, same_paths: bool) -> None:
+def check_requires(policy: Policy, layout: Layout, paths: tuple[PathPlan, ...], *, same_paths: bool) -> None:
     """Raise PolicyError (`policy.require`) for the first demanded promise that this plan does not keep."""
+    cgroup = layout.facts.cgroup
     for require in policy.requires:
         if require is Require.SAME_PATHS and not same_paths:
             raise _broken(require, None, "the private copy lies at another path in relocated mode")
-        if require is Require.CGROUP and facts.cgroup.ownership is not Ownership.CGROUP:
+        if require is Require.CGROUP and cgroup.ownership is not Ownership.CGROUP:
             hint = "start in a delegated cgroup: systemd-run --user --scope -p Delegate=yes hostfork run …"
-            raise _broken(require, None, facts.cgroup.reason or "no cgroup can own the process tree", hint)
+            raise _broken(require, None, cgroup.reason or "no cgroup can own the process tree", hint)
         for path in paths:
-            why = _why_not(require, path, facts.open_files)
+            why = _why_not(require, path, layout)
             if why is not None:
                 raise _broken(require, path, *why)
 
@@ -56,7 +56,7 @@ def _reasons(path: PathPlan) -> tuple[str, ...]:
     return tuple(f"{one.mechanism.value}: {one.reason}" for one in path.refused)
 
 
-def _why_not(require: Require, path: PathPlan, open_files: tuple[OpenFile, ...]) -> tuple[str, str | None] | None:
+def _why_not(require: Require, path: PathPlan, layout: Layout) -> tuple[str, str | None] | None:
     """Why this private path does not keep the promise, and what helps; None if it does."""
     if path.offer is None:
         return None
@@ -69,7 +69,7 @@ def _why_not(require: Require, path: PathPlan, open_files: tuple[OpenFile, ...])
     if lost is not None:
         return f"with {name} {lost}", f"--private {join_private(path.written, Mechanism.COPY)}"
     if require is Require.STABLE:
-        return _unstable(path, kept, open_files)
+        return _unstable(path, kept, layout)
     return None
 
 
@@ -83,19 +83,24 @@ def _lost(require: Require, kept: Guarantees) -> str | None:
     return None
 
 
-def _unstable(path: PathPlan, kept: Guarantees, open_files: tuple[OpenFile, ...]) -> tuple[str, str | None] | None:
+def _unstable(path: PathPlan, kept: Guarantees, layout: Layout) -> tuple[str, str | None] | None:
     if kept.guarantee is Guarantee.LIVE:
         return "what the host writes shows through", f"--private {join_private(path.written, Guarantee.INDEPENDENT)}"
     if kept.guarantee is Guarantee.SNAPSHOT:
         return None
-    for file in writers(path.path, open_files):
+    for file in writers(path.path, layout):
         return f"{file.process} (pid {file.pid}) has {file.path} open for writing", "end that process first"
     return None
 
 
-def writers(path: str, open_files: tuple[OpenFile, ...]) -> tuple[OpenFile, ...]:
-    """Host processes that have a file at or below `path` open for writing."""
-    return tuple(file for file in open_files if file.writing and within(file.path, path))
+def writers(path: str, layout: Layout) -> tuple[OpenFile, ...]:
+    """Host processes that have a file of this private path open for writing; what lies in it but is left out is not."""
+    return tuple(file for file in layout.facts.open_files if file.writing and _belongs(file.path, path, layout))
+
+
+def _belongs(file: str, path: str, layout: Layout) -> bool:
+    over = layout.over(file)
+    return over is not None and over.path == path and layout.mounted_over(file) is None
 
 
 def unsupported(rule: Rule, path: str, choice: Choice) -> StorageError:

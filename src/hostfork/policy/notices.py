@@ -87,7 +87,7 @@ def _of_path(path: PathPlan, placed: Placed, plan: Plan, layout: Layout) -> Iter
         what = f" ({_some(placed.facts.foreign)})" if placed.facts.foreign else ""
         sentence = f"files of other users in {path.written}{what} show as nobody's; what could not be written cannot be"
         yield Notice(NoticeKind.FOREIGN_OWNERS, sentence, path.path)
-    writing = writers(path.path, layout.facts.open_files)
+    writing = writers(path.path, layout)
     if writing:
         who = _some(tuple(dict.fromkeys(f"{file.process} ({file.pid})" for file in writing)))
         sentence = f"host processes have files in {path.written} open for writing: {who}"

@@ -75,7 +75,7 @@ def make_plan(policy: Policy, facts: HostFacts, choices: Mapping[str, Choice], *
     paths = tuple(
         _path_plan(placed, layout, choices) for placed in layout.placed if not (relocated and placed.automatic)
     )
-    check_requires(policy, facts, paths, same_paths=not relocated)
+    check_requires(policy, layout, paths, same_paths=not relocated)
     read_only_root = any(placed.access is Access.READ_ONLY and placed.path == "/" for placed in layout.placed)
     user_namespace = facts.namespaces.user and not relocated
     slave = policy.host_mounts_appear and not read_only_root and not relocated
