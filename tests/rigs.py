@@ -667,11 +667,13 @@ class Leftovers:
 
     @classmethod
     def look(cls, bench: Bench) -> "Leftovers":
-        """What is there now."""
-        mounts = frozenset(line.split(" ")[4] + " " + line.split(" ")[0] for line in mountinfo())
+        """What is there now, the rigs' own disks and groups left out: they may be made while a test runs."""
+        lines = [line.split(" ") for line in mountinfo()]
+        mounts = frozenset(f"{words[4]} {words[0]}" for words in lines if words[4] not in bench.mounted)
         if bench.cgroup is None:
             return cls(mounts, frozenset(), frozenset(_marked_pids()))
-        groups = frozenset(folder for folder, _, _ in os.walk(bench.cgroup))
+        own = {os.path.join(bench.cgroup, name) for name in ("root", "user")}
+        groups = frozenset(folder for folder, _, _ in os.walk(bench.cgroup) if folder not in own)
         return cls(mounts, groups, frozenset(pids_below(bench.cgroup)))
 
     def beyond(self, before: "Leftovers") -> "Leftovers":
