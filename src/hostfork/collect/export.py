@@ -161,7 +161,8 @@ def _staged(destination: str) -> Iterator[int]:
     destination = os.path.abspath(destination)
     parent, name = os.path.split(destination)
     made = _make_parents(parent, destination)
-    folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with _making(destination):
+        folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     stage = f".hostfork-export-{os.getpid()}-{os.urandom(4).hex()}"
     published = False
     try:

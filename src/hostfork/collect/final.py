@@ -85,7 +85,10 @@ class FinalWalk:
         if entry is None:
             return
         yield entry
-        if entry.mode & 0o170000 == 0o040000:
+        if entry.mode & 0o170000 != 0o040000:
+            if not changed and relative in self._names:
+                self.gone.append(relative)  # it was a folder, and the fork changed something in it
+        else:
             new = change is not None and change.was is not EntryKind.FOLDER
             yield from self._folder(relative, None if new else base, delta, depth + 1)
 

@@ -162,7 +162,7 @@ class StatEntry(NamedTuple):
 
 
 class StatManifestWriter:
-    """Collects what a copy saw, and writes it once, when the context ends without an error and anything was seen.
+    """Collects what a copy saw, and writes it once, when the context ends without an error.
 
     `witness` is called for each entry in any order (b"" is the root). The file appears whole or not at all.
     """
@@ -198,7 +198,7 @@ class StatManifestWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self._names:
+        if kind is None:
             self._write()
 
     def _write(self) -> None:

@@ -1,0 +1,424 @@
+"""Exports: whole or not at all, with all metadata, and never anywhere but in the destination."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from collect_rig import content, copy_with_manifest, reduced
+from hostfork.collect.export import export_changes, export_tar, export_tree
+from hostfork.collect.manifest import Changeset, StatManifest
+from hostfork.collect.scan import full_manifest, scan_layer, scan_tree
+from hostfork.errors import Code, CollectError
+from rigs import Disk, Person
+
+AT = "/work/proj"
+NONE = Changeset(())
+
+
+def make(root: str, files: dict[str, str]) -> None:
+    """Write files; a name that ends in a slash is a folder."""
+    for name, text in files.items():
+        path = os.path.join(root, name)
+        os.makedirs(path if name.endswith("/") else os.path.dirname(path), exist_ok=True)
+        if not name.endswith("/"):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+
+
+class Fork:
+    """A copied fork; `delta` is what is left of it when it was reduced."""
+
+    def __init__(self, folder: str, files: dict[str, str], change: Callable[[str], None]) -> None:
+        self.folder, self.base, self.copy, self.delta = folder, f"{folder}/base", f"{folder}/copy", f"{folder}/delta"
+        make(self.base, files)
+        copy_with_manifest(self.base, self.copy, f"{folder}/manifest")
+        self.manifest = StatManifest.load(f"{folder}/manifest")
+        change(self.copy)
+        self.changes = scan_tree(self.copy, self.manifest, self.base, AT)
+        reduced(self.copy, self.changes, AT, self.delta)
+        self.out = f"{folder}/out"
+
+    def export(self, omit: tuple[str, ...] = (), special: bool = False) -> tuple[str, ...]:
+        """The reduced fork's final content."""
+        return export_tree(
+            self.base, self.delta, self.changes, AT, omit, self.out, False, self.manifest, special=special
+        )
+
+    def tar(self, special: bool = False) -> tuple[bytes, tuple[str, ...]]:
+        """The same as a tar stream."""
+        stream = io.BytesIO()
+        left_out = export_tar(
+            self.base, self.delta, self.changes, AT, (), stream, False, self.manifest, special=special
+        )
+        return stream.getvalue(), left_out
+
+
+def _few(copy: str) -> None:
+    make(copy, {"a": "changed", "d/new": "new"})
+    os.unlink(f"{copy}/gone")
+
+
+FILES = {"a": "a", "gone": "", "d/x": "x", "d/e/y": "y", "same": "s"}
+
+
+def refused(fork: Fork, match: str, code: Code = Code.COLLECT_DESTINATION) -> CollectError:
+    """The error of an export that must leave nothing but what was there."""
+    before = sorted(os.listdir(fork.folder))
+    with pytest.raises(CollectError, match=match) as caught:
+        fork.export()
+    assert caught.value.code is code
+    assert sorted(os.listdir(fork.folder)) == before
+    return caught.value
+
+
+def test_all_metadata_is_kept(tmp_path: os.PathLike[str]) -> None:
+    def change(copy: str) -> None:
+        os.link(f"{copy}/a", f"{copy}/d/hard")
+        os.setxattr(f"{copy}/d", "user.test", b"\0\xff")
+        subprocess.run(["setfacl", "-m", "u:12345:r", f"{copy}/a"], check=True)
+        with open(f"{copy}/sparse", "wb") as file:
+            file.truncate(8 << 20)
+            file.seek(4 << 20)
+            file.write(b"x" * 5000)
+        os.utime(f"{copy}/sparse", ns=(1_111_111_111, 2_222_222_222))
+        os.symlink("\udcff:,\n", f"{copy}/link")
+        os.utime(f"{copy}/link", ns=(5, 1_234_567_890_123_456_789), follow_symlinks=False)
+        os.mkfifo(f"{copy}/fifo", 0o640)
+        os.chmod(f"{copy}/d/e", 0o555)
+        os.utime(f"{copy}/d", ns=(7, 7))
+
+    fork = Fork(str(tmp_path), FILES, change)
+    assert fork.export() == ()
+    wanted, found = full_manifest(fork.copy), full_manifest(fork.out)
+    assert content(found) == content(wanted)
+    assert found.hard_links() == wanted.hard_links() == (("a", "d/hard"),)
+    assert os.stat(f"{fork.out}/sparse").st_blocks * 512 < 1 << 20
+    export_tree("/nowhere", fork.copy, NONE, AT, (), f"{tmp_path}/whole", True)
+    for name in ("sparse", "link", "d", "same", ""):
+        assert os.lstat(f"{tmp_path}/whole/{name}").st_mtime_ns == os.lstat(f"{fork.copy}/{name}").st_mtime_ns
+
+
+def test_blocks_are_shared_where_they_can_be(root: Person, xfs_disk: Disk) -> None:
+    folder = xfs_disk.folder(root)
+    make(folder, {"tree/big": "x" * (8 << 20)})
+    free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_bsize
+    export_tree("/nowhere", f"{folder}/tree", NONE, AT, (), f"{folder}/out", True)
+    os.sync()
+    assert free - os.statvfs(folder).f_bavail * os.statvfs(folder).f_bsize < 1 << 20
+    with open(f"{folder}/out/big", encoding="ascii") as file:
+        assert file.read() == "x" * (8 << 20)
+
+
+def test_across_filesystems(root: Person, ext4_disk: Disk, tmpfs_disk: Disk) -> None:
+    folder = ext4_disk.folder(root)
+    make(folder, {"tree/a": "a" * 100_000, "tree/empty": ""})
+    out = f"{tmpfs_disk.folder(root)}/out"
+    assert export_tree("/nowhere", f"{folder}/tree", NONE, AT, (), out, True) == ()
+    assert content(full_manifest(out)) == content(full_manifest(f"{folder}/tree"))
+
+
+def test_an_empty_folder_is_taken_and_parents_are_made(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, _few)
+    os.mkdir(fork.out)
+    fork.export()
+    assert sorted(os.listdir(fork.out)) == ["a", "d", "same"]
+    fork.out = f"{tmp_path}/new/parents/out"
+    fork.export()
+    assert os.listdir(f"{tmp_path}/new/parents") == ["out"]
+
+
+def test_a_destination_in_use_is_refused(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, _few)
+    make(fork.out, {"mine": "keep"})
+    assert "not empty" in refused(fork, "is not empty").message
+    fork.out = f"{fork.out}/mine"
+    refused(fork, "is not a folder")
+    fork.out = f"{tmp_path}/link"
+    os.symlink(f"{tmp_path}/base", fork.out)
+    refused(fork, "is not a folder")
+    fork.out = f"{tmp_path}/base/a/out"
+    refused(fork, "cannot be made")
+
+
+def test_a_base_that_changed_publishes_nothing(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, _few)
+    make(fork.base, {"same": "host", "new-on-the-host": "", "d/e/host": ""})
+    os.unlink(f"{fork.base}/d/x")
+    fork.out = f"{tmp_path}/new/out"
+    error = refused(fork, "2 unchanged files", Code.COLLECT_BASE_GONE)
+    assert error.details == (f"{AT}/d/x", f"{AT}/same")
+    stream = io.BytesIO()
+    with pytest.raises(CollectError):
+        export_tar(fork.base, fork.delta, fork.changes, AT, (), stream, False, fork.manifest)
+    assert stream.getvalue() == b""
+
+
+def test_what_the_host_made_later_is_not_exported(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, _few)
+    make(fork.base, {"new-on-the-host": "", "d/e/host": ""})
+    fork.export()
+    assert sorted(full_manifest(fork.out).entries) == ["", "a", "d", "d/e", "d/e/y", "d/new", "d/x", "same"]
+
+
+def test_many_lost_files_are_counted(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), {f"f{number}": "" for number in range(15)}, lambda copy: None)
+    shutil.rmtree(fork.base)
+    os.mkdir(fork.base)
+    error = refused(fork, "15 unchanged files", Code.COLLECT_BASE_GONE)
+    assert len(error.details) == 11
+    assert error.details[-1] == "and 5 more"
+
+
+def test_a_folder_with_changes_that_the_host_replaced(tmp_path: os.PathLike[str]) -> None:
+    base, upper = f"{tmp_path}/base", f"{tmp_path}/upper"
+    make(base, {"d/x": "", "e/x": ""})
+    make(upper, {"d/new": "", "e/new": ""})
+    changes = scan_layer(upper, base, AT)
+    shutil.rmtree(f"{base}/d")
+    os.symlink("/etc", f"{base}/d")
+    shutil.rmtree(f"{base}/e")
+    with pytest.raises(CollectError) as caught:
+        export_tree(base, upper, changes, AT, (), f"{tmp_path}/out", False)
+    assert (caught.value.code, caught.value.details) == (Code.COLLECT_BASE_GONE, (f"{AT}/d", f"{AT}/e"))
+
+
+def test_storage_that_lost_an_entry_is_an_error(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, _few)
+    os.unlink(f"{fork.delta}/a")
+    refused(fork, "missing in the fork's storage", Code.COLLECT_FAILED)
+    with pytest.raises(CollectError):
+        export_changes(fork.delta, fork.changes, AT, fork.out)
+    assert not os.path.lexists(fork.out)
+
+
+def test_omitted_paths_are_left_out(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, _few)
+    fork.export(omit=("d/e", "same"))
+    assert sorted(full_manifest(fork.out).entries) == ["", "a", "d", "d/new", "d/x"]
+
+
+def test_a_destination_inside_the_base_does_not_hold_itself(tmp_path: os.PathLike[str]) -> None:
+    base, upper = f"{tmp_path}/base", f"{tmp_path}/upper"
+    make(base, {"a": "", "z": ""})
+    os.mkdir(upper)
+    export_tree(base, upper, NONE, AT, (), f"{base}/out", False)
+    assert sorted(os.listdir(f"{base}/out")) == ["a", "z"]
+    assert sorted(os.listdir(base)) == ["a", "out", "z"]
+
+
+def _hostile(copy: str) -> None:
+    """What a fork may plant to get an export to write or read elsewhere."""
+    shutil.rmtree(f"{copy}/out")
+    os.symlink("/tmp/hf-collect-victim", f"{copy}/out")
+    os.symlink("/tmp/hf-collect-victim", f"{copy}/d/e")
+    os.symlink("..", f"{copy}/up")
+    make(copy, {"suid": "#!"})
+    os.chmod(f"{copy}/suid", 0o6755)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{copy}/sock")
+    if os.geteuid() == 0:
+        os.mknod(f"{copy}/mem", 0o666 | stat.S_IFCHR, os.makedev(1, 1))
+        subprocess.run(["setcap", "cap_net_raw+ep", f"{copy}/d/cap"], check=True)
+
+
+HOSTILE = {"cache-of": "", "out/a": "a", "out/passwd": "mine", "d/x": "x", "d/cap": "c"}
+
+
+@pytest.fixture
+def victim() -> Iterator[str]:
+    """A folder that nothing may write to."""
+    path = "/tmp/hf-collect-victim"
+    shutil.rmtree(path, ignore_errors=True)
+    make(path, {"passwd": "root"})
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.rig("root")
+def test_case_17_nothing_outside_changes(tmp_path: os.PathLike[str], victim: str) -> None:
+    fork = Fork(str(tmp_path), HOSTILE, _hostile)
+    before = content(full_manifest(victim))
+    left = ("d/cap", "mem", "sock", "suid")
+    assert tuple(sorted(fork.export())) == left
+    assert tuple(sorted(fork.tar()[1])) == left
+    changed = f"{tmp_path}/changes"
+    assert tuple(sorted(export_changes(fork.delta, fork.changes, AT, changed))) == left
+    assert content(full_manifest(victim)) == before
+    for place in (fork.out, changed):
+        assert os.readlink(f"{place}/out") == victim
+        assert os.readlink(f"{place}/d/e") == victim
+        assert stat.S_IMODE(os.lstat(f"{place}/suid").st_mode) == 0o755
+        assert not {"mem", "sock"} & set(os.listdir(place))
+        assert "security.capability" not in os.listxattr(f"{place}/d/cap")
+
+
+@pytest.mark.rig("root")
+def test_special_entries_when_asked_for(tmp_path: os.PathLike[str], victim: str) -> None:
+    fork = Fork(str(tmp_path), HOSTILE, _hostile)
+    assert fork.export(special=True) == ()
+    assert content(full_manifest(fork.out)) == content(full_manifest(fork.copy))
+    stream, left_out = fork.tar(special=True)
+    assert left_out == ("sock",)
+    with tarfile.open(fileobj=io.BytesIO(stream)) as archive:
+        assert archive.getmember("suid").mode == 0o6755
+        memory = archive.getmember("mem")
+        assert (memory.type, memory.devmajor, memory.devminor) == (tarfile.CHRTYPE, 1, 1)
+        assert "SCHILY.xattr.security.capability" in archive.getmember("d/cap").pax_headers
+
+
+def test_the_changes_alone(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, _few)
+    assert export_changes(fork.delta, fork.changes, AT, fork.out) == ()
+    assert sorted(full_manifest(fork.out).entries) == ["", "a", "changes.json", "d", "d/new"]
+    with open(f"{fork.out}/changes.json", encoding="utf-8") as file:
+        told = json.load(file)
+    assert told["schema"] == 1
+    assert [(entry["path"], entry["change"]) for entry in told["entries"]] == [
+        (f"{AT}/a", "modified"),
+        (f"{AT}/d/new", "created"),
+        (f"{AT}/gone", "deleted"),
+    ]
+
+
+def test_a_changed_file_of_the_lists_name(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, lambda copy: make(copy, {"changes.json": "mine"}))
+    with pytest.raises(CollectError, match="cover") as caught:
+        export_changes(fork.delta, fork.changes, AT, fork.out)
+    assert caught.value.code is Code.COLLECT_DESTINATION
+    assert not os.path.lexists(fork.out)
+
+
+def test_tar_is_deterministic_and_complete(tmp_path: os.PathLike[str]) -> None:
+    def change(copy: str) -> None:
+        make(copy, {"new/deep/file": "n" * 20_000})
+        with open(f"{copy}/raw\udcff\n", "w", encoding="ascii") as file:
+            file.write("raw")
+        os.link(f"{copy}/a", f"{copy}/d/hard")
+        os.symlink("\udcfe", f"{copy}/link")
+        os.mkfifo(f"{copy}/fifo")
+        os.setxattr(f"{copy}/a", "user.test", b"\0\xff=\n")
+
+    fork = Fork(str(tmp_path), FILES, change)
+    stream, left_out = fork.tar()
+    assert left_out == ()
+    assert fork.tar()[0] == stream
+    os.mkdir(fork.out)
+    done = subprocess.run(
+        ["tar", "-x", "--xattrs", "-f", "-"], cwd=fork.out, input=stream, capture_output=True, check=False
+    )
+    assert done.returncode == 0
+    # GNU tar takes the raw bytes and says that it does not know the keyword which announces them.
+    assert {line for line in done.stderr.splitlines() if b"hdrcharset" not in line} == set()
+    assert content(full_manifest(fork.out)) == content(full_manifest(fork.copy))
+    assert full_manifest(fork.out).hard_links() == (("a", "d/hard"),)
+    assert os.stat(f"{fork.out}/same").st_mtime_ns == os.stat(f"{fork.copy}/same").st_mtime_ns
+
+
+def test_a_tar_stream_into_a_full_device(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, _few)
+    with pytest.raises(CollectError) as caught, open("/dev/full", "wb", buffering=0) as full:
+        export_tar(fork.base, fork.delta, fork.changes, AT, (), full, False, fork.manifest)
+    assert caught.value.errno == 28
+
+
+def test_a_private_file(tmp_path: os.PathLike[str]) -> None:
+    make(str(tmp_path), {"copy": "content"})
+    export_tree("/nowhere", f"{tmp_path}/copy", NONE, "/etc/conf", (), f"{tmp_path}/out", True)
+    assert os.listdir(f"{tmp_path}/out") == ["conf"]
+    stream = io.BytesIO()
+    export_tar("/nowhere", f"{tmp_path}/copy", NONE, "/etc/conf", (), stream, True)
+    with tarfile.open(fileobj=io.BytesIO(stream.getvalue())) as archive:
+        assert archive.getnames() == ["conf"]
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: os.PathLike[str], make_disk: Callable[..., Disk], root: Person) -> None:
+    small = make_disk("ext4", megabytes=16)
+    fork = Fork(str(tmp_path), {"big": "x" * (40 << 20)}, lambda copy: None)
+    folder = small.folder(root)
+    fork.out = f"{folder}/new/out"
+    with pytest.raises(CollectError) as caught:
+        fork.export()
+    assert (caught.value.code, caught.value.errno) == (Code.COLLECT_DESTINATION, 28)
+    assert os.listdir(folder) == []
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: os.PathLike[str]) -> None:
+    make(f"{tmp_path}/tree", {f"d{number % 40}/f{number}": "x" * 2000 for number in range(4000)})
+    where = f"{tmp_path}/where"
+    os.mkdir(where)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            export_tree("/nowhere", f"{tmp_path}/tree", NONE, AT, (), f"{where}/new/out", True)
+        except KeyboardInterrupt:
+            os._exit(3)
+        os._exit(0)
+    while not os.path.isdir(f"{where}/new") or not os.listdir(f"{where}/new"):
+        time.sleep(0.001)
+    os.kill(child, signal.SIGINT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert os.listdir(where) == []
+
+
+def _as_user(folder: str) -> tuple[str, ...]:
+    make(folder, {"delta/closed/in": "in", "delta/plain": ""})
+    os.chmod(f"{folder}/delta/closed/in", 0)
+    os.chmod(f"{folder}/delta/closed", 0)
+    changes = scan_layer(f"{folder}/delta", f"{folder}/base", AT)
+    left_out = export_tree(f"{folder}/base", f"{folder}/delta", changes, AT, (), f"{folder}/out", False)
+    assert stat.S_IMODE(os.lstat(f"{folder}/out/closed").st_mode) == 0
+    assert stat.S_IMODE(os.lstat(f"{folder}/delta/closed").st_mode) == 0
+    stream = io.BytesIO()
+    assert export_tar(f"{folder}/base", f"{folder}/delta", changes, AT, (), stream, False) == ("secret", "secrets")
+    found = full_manifest(f"{folder}/out", ours=True)
+    assert sorted(found.entries) == ["", "closed", "closed/in", "foreign", "plain", "secrets"]
+    return left_out
+
+
+@pytest.mark.rig("root")
+def test_a_user_exports_what_a_user_can(user: Person, ext4_disk: Disk) -> None:
+    folder = ext4_disk.folder(user)
+    make(folder, {"base/foreign": "f", "base/secret": "s", "base/secrets/one": "1"})
+    os.chmod(f"{folder}/base/secret", 0o600)
+    os.chmod(f"{folder}/base/secrets", 0o700)
+    os.chown(f"{folder}/base", user.uid, user.gid)
+    left_out = user.call(_as_user, folder)
+    assert sorted(left_out) == ["foreign", "secret", "secrets", "secrets"]
+    os.chown(f"{folder}/base/secret", user.uid, user.gid)
+
+
+def _interrupted_closed(folder: str) -> None:
+    make(folder, {"tree/a/x": "", "tree/b": ""})
+    os.chmod(f"{folder}/tree/a", 0)
+    make(folder, {"base/gone": ""})
+    copy_with_manifest(f"{folder}/base", f"{folder}/copy", f"{folder}/manifest")
+    manifest = StatManifest.load(f"{folder}/manifest")
+    changes = scan_layer(f"{folder}/tree", f"{folder}/base", AT)
+    os.unlink(f"{folder}/base/gone")
+    with pytest.raises(CollectError):
+        export_tree(f"{folder}/base", f"{folder}/tree", changes, AT, (), f"{folder}/new/out", False, manifest)
+    assert not os.path.lexists(f"{folder}/new")
+
+
+def test_a_half_made_closed_folder_is_removed_too(user: Person, ext4_disk: Disk) -> None:
+    user.call(_interrupted_closed, ext4_disk.folder(user))
+
+
+def test_acls_of_the_destinations_parent_are_not_inherited(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, _few)
+    os.mkdir(f"{tmp_path}/shared")
+    subprocess.run(["setfacl", "-d", "-m", "u:12345:rwx", f"{tmp_path}/shared"], check=True)
+    fork.out = f"{tmp_path}/shared/out"
+    fork.export()
+    assert content(full_manifest(fork.out)) == content(full_manifest(fork.copy))
