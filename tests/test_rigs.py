@@ -134,6 +134,14 @@ def test_leftovers_are_seen_and_removed(bench: Bench, root: Person, tmpfs_disk: 
     assert not rigs.settle(bench, before)
 
 
+def test_dev_installs_what_the_rigs_need() -> None:
+    with open(
+        os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dev"), encoding="utf-8"
+    ) as file:
+        listed = {line.split(" ")[0] for line in file.read().partition("done <<'END'")[2].splitlines()}
+    assert {*rigs.PROGRAMS.values(), *rigs._MAKERS.values(), "useradd", "mount"} <= listed
+
+
 @pytest.mark.parametrize("option", [[], ["--require-all"]])
 def test_missing_rig_is_named_and_fails_when_all_are_required(tmp_path: Any, option: list[str]) -> None:
     (tmp_path / "test_it.py").write_text(
