@@ -9,11 +9,13 @@
 # HOSTFORK_FRESH_BINDS   paths of this machine that are put into the tree read-only, separated by `:`, such as
 #                        certificates and pip's configuration
 # HOSTFORK_FRESH_CACHE   a tar file: the bare tree is kept there and used again
+# HOSTFORK_FRESH_TESTS   what `./dev test` gets: a quick selection, or `tests` for all
 # PIP_* and SSL_* variables of the caller are passed on.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd -P)
 suite=${HOSTFORK_FRESH_SUITE-bookworm}
 mirror=${HOSTFORK_FRESH_MIRROR-http://deb.debian.org/debian}
+tests=${HOSTFORK_FRESH_TESTS-tests/test_rigs.py tests/test_packaging.py tests/test_dev.py}
 cases=${*:-no-venv user-demo denied-demo root-demo user-test root-test}
 [ "$(id -u)" = 0 ] || {
     echo "fresh_machine.sh: only root can make a machine" >&2
@@ -148,14 +150,16 @@ case_root_demo() {
 }
 
 case_user_test() {
-    say "a user without sudo: ./dev test of the rigs and the packages"
+    say "a user without sudo: ./dev test $tests"
     with_venv
-    in_clone dev ./dev test tests/test_rigs.py tests/test_packaging.py
+    # shellcheck disable=SC2086
+    in_clone dev ./dev test $tests
 }
 
 case_root_test() {
-    say "root: ./dev test of the rigs and the packages, every rig required"
-    in_clone root ./dev test --require-all tests/test_rigs.py tests/test_packaging.py
+    say "root: ./dev test --require-all $tests"
+    # shellcheck disable=SC2086
+    in_clone root ./dev test --require-all $tests
 }
 
 make_tree
