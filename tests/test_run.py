@@ -105,7 +105,7 @@ def test_no_change_says_nothing_and_leaves_nothing(hostfork: Run, person: Person
 
 def promises(stderr: str) -> str:
     """What was said beyond what is weaker on this host."""
-    return "\n".join(line for line in stderr.splitlines() if "subreaper" not in line)
+    return "\n".join(line for line in stderr.splitlines() if "no cgroup owns" not in line)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_host_mounts_beneath_are_put_back(hostfork: Run, person: Person, project
         if person.uid != 0:
             done = hostfork(person, "run", "--private", project + ":live", "--", "true", check=125)
             assert "storage.unsupported" in done.stderr
-            assert "cache" in done.stderr
+            assert any(target in done.stderr for _, _, target in mounts)
     finally:
         for _, _, target in reversed(mounts):
             subprocess.run(["umount", target], check=True)
@@ -362,7 +362,7 @@ def test_relocated(hostfork: Run, person: Person, project: str) -> None:
     assert where == f"{root}/src" != f"{project}/src"
     assert picture(project) == before
     assert changed(hostfork, person, "r", project) == {"src/x": "created"}
-    assert json.loads(hostfork(person, "show", "r", "--json", check=0).stdout)["fork"]["same_paths"] is False
+    assert json.loads(hostfork(person, "show", "r", "--json", check=0).stdout)["same_paths"] is False
     hostfork(person, "discard", "r", "--yes", check=0)
     refused = ("run", "--relocated", "--require", "same-paths", "--private", project, "--", "true")
     assert "policy.require" in hostfork(person, *refused, check=125).stderr
@@ -387,7 +387,7 @@ def test_without_a_cgroup_it_is_said(hostfork: Run, user: Person, ext4_disk: Dis
     done = hostfork(
         user, "run", "--private", project, "--", "sh", "-c", "setsid sleep 1000 &", delegated=False, check=0
     )
-    assert "subreaper" in done.stderr
+    assert "no cgroup owns" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     refused = ("run", "--require", "cgroup", "--private", project, "--", "true")
     assert "policy.require" in hostfork(user, *refused, delegated=False, check=125).stderr
@@ -437,7 +437,7 @@ def test_callers_with_odd_signals_and_descriptors(hostfork: Run, person: Person,
     blocked = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGUSR1 - 1)
     assert "closed" in done.stdout
     assert int(re.search(r"SigBlk:\s*(\w+)", done.stdout)[1], 16) == blocked  # type: ignore[index]
-    assert int(re.search(r"SigIgn:\s*(\w+)", done.stdout)[1], 16) & ~(1 << 31) == 1 << (signal.SIGCHLD - 1)  # type: ignore[index]
+    assert int(re.search(r"SigIgn:\s*(\w+)", done.stdout)[1], 16) & ~(3 << 31) == 1 << (signal.SIGCHLD - 1)  # type: ignore[index]
 
 
 def test_what_a_user_cannot_write_stays_so(hostfork: Run, user: Person, ext4_disk: Disk) -> None:

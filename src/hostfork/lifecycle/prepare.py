@@ -70,9 +70,12 @@ def base_file(fork: ForkFolder, path: PathRecord) -> str:
 
 def _prepare_private(fork: ForkFolder, path: PathRecord, pool: str, progress: Callable[[int, int], None]) -> Prepared:
     assert path.mechanism is not None
+    assert path.guarantee is not None
+    storage, source = storage_of(path.mechanism), Source(path.path, path.omit)
+    if path.guarantee.depends_on_source:
+        return storage.prepare(path.key, source, pool, None, progress)  # the base is the source itself
     with StatManifestWriter(base_file(fork, path)) as base:
-        source = Source(path.path, path.omit)
-        return storage_of(path.mechanism).prepare(path.key, source, pool, base.witness, progress)
+        return storage.prepare(path.key, source, pool, base.witness, progress)
 
 
 def _progress(path: PathRecord, files_total: int | None, tell: Tell) -> Callable[[int, int], None]:
