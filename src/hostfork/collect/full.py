@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hostfork.collect.difference import below, between, created, deleted, joined
@@ -10,6 +9,7 @@ from hostfork.collect.ignores import IGNORE_FILES
 from hostfork.collect.manifest import Change
 from hostfork.collect.reader import read_small
 from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, facts, open_file, opened_folder
+from hostfork.values import frozen
 from hostfork.vocabulary import EntryKind
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True)
+@frozen
 class FullEntry:
     """One entry. `digest`: BLAKE3 of a file's bytes, None for other kinds and for files this user cannot read.
 
@@ -31,7 +31,7 @@ class FullEntry:
     inode: tuple[int, int]
 
 
-@dataclass(frozen=True)
+@frozen
 class FullManifest:
     """What a tree holds by relative path ("" is the root). No times."""
 

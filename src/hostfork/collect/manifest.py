@@ -8,15 +8,15 @@ import os
 import stat
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
 from hostfork.errors import Code, CollectError
+from hostfork.values import frozen
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 
 
-@dataclass(frozen=True)
+@frozen
 class Change:
     """One path that differs between base and final content.
 
@@ -45,7 +45,7 @@ class Change:
     base_gone: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Counts:
     """How many paths changed, by kind of change. The same numbers everywhere."""
 
@@ -60,7 +60,7 @@ class Counts:
         return self.created + self.modified + self.deleted + self.metadata + self.type
 
 
-@dataclass(frozen=True)
+@frozen
 class Changeset:
     """The exact difference between a fork's base and its final visible content, ordered by path bytes."""
 

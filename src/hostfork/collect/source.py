@@ -7,11 +7,11 @@ not older. Whatever would make that comparison worthless gives "not checked", ne
 import os
 import stat
 import time
-from dataclasses import dataclass
 
 from hostfork.collect.filesystem import filesystem_type, mount_id
 from hostfork.collect.walk import FOLDER
 from hostfork.helper.syscalls import syncfs
+from hostfork.values import frozen
 from hostfork.vocabulary import SourceChanged
 
 _KERNEL_CLOCK = {"ext2", "ext3", "ext4", "btrfs", "xfs", "f2fs", "bcachefs", "zfs", "overlay", "vfat", "exfat"}
@@ -23,7 +23,7 @@ _COARSE_STAMPS = (2_000_000_000, 1_000_000_000, 10_000_000, 1_000)
 _MOST_PATHS = 100
 
 
-@dataclass(frozen=True)
+@frozen
 class Probe:
     """The kernel's stamp and clocks at one moment, in nanoseconds, and the boot they belong to."""
 
@@ -33,7 +33,7 @@ class Probe:
     boot_id: str
 
 
-@dataclass(frozen=True)
+@frozen
 class SourceCheck:
     """The answer; up to 100 `paths` (relative) that changed; `reason`, a clause, where it was not checked."""
 

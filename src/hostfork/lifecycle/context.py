@@ -2,15 +2,15 @@
 
 import os
 import signal
-from dataclasses import dataclass
 
 from hostfork.errors import Code, CommandError
 from hostfork.helper.protocol import Context
 from hostfork.lifecycle.request import Request
 from hostfork.policy.plan import Plan
+from hostfork.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Caller:
     """The calling process as it was when hostfork began: signals that it blocked and ignored, its umask."""
 

@@ -7,18 +7,18 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from hostfork.errors import HostforkError
+from hostfork.values import frozen
 from hostfork.vocabulary import Mechanism, Ownership
 
 _FICLONE = 0x40049409
 _MEMORY_FILESYSTEMS = ("tmpfs", "ramfs")
 
 
-@dataclass(frozen=True)
+@frozen
 class Capability:
     """One thing. `how` it was found out, what `follows` from it, the `remedy` where it is not there and there is one.
 
@@ -117,7 +117,7 @@ def _cgroup_kill() -> Capability:
     return Capability("cgroup v2", True, how, f"this process is in {folder}")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Place:
     """A fresh folder below the state folder, or why there is none."""
 

@@ -1,20 +1,19 @@
 """What a run tells while it goes on, as values: the command line prints them, a program may do what it likes."""
 
-from dataclasses import dataclass
-
 from hostfork.lifecycle.record import Status
 from hostfork.policy.plan import Plan
+from hostfork.values import frozen
 from hostfork.vocabulary import Guarantee, Mechanism
 
 
-@dataclass(frozen=True)
+@frozen
 class Planned:
     """The plan stands; nothing was made yet."""
 
     plan: Plan
 
 
-@dataclass(frozen=True)
+@frozen
 class Progress:
     """A private copy is being made: files and bytes done, and of how many where that is known."""
 
@@ -25,7 +24,7 @@ class Progress:
     bytes_total: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class PreparedPath:
     """Private storage of one path is there; `bytes_copied` were really copied."""
 
@@ -37,33 +36,33 @@ class PreparedPath:
     seconds: float
 
 
-@dataclass(frozen=True)
+@frozen
 class StartedCommand:
     """The command runs."""
 
     pid: int
 
 
-@dataclass(frozen=True)
+@frozen
 class EndedCommand:
     """The command ended."""
 
     status: Status
 
 
-@dataclass(frozen=True)
+@frozen
 class Stopping:
     """What is left of the process tree is being ended."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Collecting:
     """The changes of one private path are being read."""
 
     path: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Warned:
     """Something is weaker than usual; one sentence."""
 

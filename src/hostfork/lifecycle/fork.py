@@ -4,7 +4,7 @@ import os
 import time
 from calendar import timegm
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import BinaryIO
 
 from hostfork.collect import diff as text
@@ -18,6 +18,7 @@ from hostfork.lifecycle.request import ExportForm
 from hostfork.lifecycle.store import ForkFolder, Store, state_folder
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Usage
+from hostfork.values import frozen
 from hostfork.vocabulary import Activity
 
 
@@ -32,7 +33,7 @@ def observed_activity(record: Record) -> Activity:
     return Activity.ORPHANED
 
 
-@dataclass(frozen=True)
+@frozen
 class BrokenFork:
     """A fork whose record cannot be read: it can be listed, explained and discarded."""
 

@@ -3,9 +3,10 @@
 A record is saved before the things that it names are made, so that a crash leaves an orphan with a name.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from hostfork.collect.manifest import Counts
+from hostfork.values import frozen
 from hostfork.vocabulary import (
     Access,
     Activity,
@@ -43,7 +44,7 @@ DISPOSITION_AFTER: dict[Disposition, frozenset[Disposition]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class PathRecord:
     """One private or scratch path of a fork. `key` names its storage in the pool; scratch has no mechanism."""
 
@@ -60,7 +61,7 @@ class PathRecord:
     source_changed: SourceChanged = SourceChanged.NOT_CHECKED
 
 
-@dataclass(frozen=True)
+@frozen
 class Problem:
     """An error as JSON carries it (see `errors`)."""
 
@@ -72,7 +73,7 @@ class Problem:
     hint: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Status:
     """How the command ended: `exit`, or `signal`; both None where it never ran or nobody saw its end."""
 
@@ -82,7 +83,7 @@ class Status:
     error: Problem | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Record:
     """One fork. Times are ISO-8601 UTC. `owner`, `keeper`, `command_process` are judged by identity, not by lock.
 
@@ -114,7 +115,7 @@ class Record:
     """The machine went down before the changes were on disk."""
 
 
-@dataclass(frozen=True)
+@frozen
 class PathOutcome:
     path: str
     mechanism: Mechanism
@@ -124,7 +125,7 @@ class PathOutcome:
     source_changed: SourceChanged
 
 
-@dataclass(frozen=True)
+@frozen
 class Outcome:
     """What a run gave. `timings` in seconds by phase. `leftovers`: sentences about what a release could not finish."""
 

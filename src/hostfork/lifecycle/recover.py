@@ -7,7 +7,7 @@ nobody owns is ended and either kept (something changed) or released. What no re
 import os
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hostfork.errors import HostforkError
 from hostfork.lifecycle import changes
@@ -16,13 +16,14 @@ from hostfork.lifecycle.record import Record
 from hostfork.lifecycle.release import Leftovers, close_view, end_writers, release, remove_key
 from hostfork.lifecycle.store import ForkFolder, Store, now
 from hostfork.storage.choose import all_keys
+from hostfork.values import frozen
 from hostfork.vocabulary import Activity
 from hostfork.workload.identity import boot_id
 
 _PATIENCE = 10.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Recovered:
     """What was done about one fork (`name` "" for the pool). `leftovers` could not be put right yet."""
 

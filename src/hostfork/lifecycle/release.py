@@ -5,20 +5,21 @@ retry needs.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hostfork.errors import StorageError
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.store import ForkFolder
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
+from hostfork.values import frozen
 from hostfork.vocabulary import Access, Activity, Mechanism
 from hostfork.workload.cgroup import Group
 from hostfork.workload.launch import Helper
 from hostfork.workload.stop import StopReport, stop
 
 
-@dataclass(frozen=True)
+@frozen
 class Leftovers:
     """Sentences about what could not be given back; empty means that everything is."""
 

@@ -1,9 +1,9 @@
 """What one run is asked to do, as programs and the command line say it."""
 
-from dataclasses import dataclass
 from enum import Enum, unique
 
 from hostfork.policy.rules import RuleOptions
+from hostfork.values import frozen
 
 
 @unique
@@ -25,7 +25,7 @@ class ExportForm(Enum):
     TAR = "tar"
 
 
-@dataclass(frozen=True)
+@frozen
 class Request:
     """One run. `policy` is a shipped name or a file; `rules` are added to it. Paths may be relative to `cwd`.
 

@@ -6,10 +6,10 @@ its own.
 """
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from hostfork.errors import Code, HostError
+from hostfork.values import frozen
 from hostfork.workload.launch import helper_path
 
 MARK = "# made by `hostfork setup`; `hostfork setup --undo` removes it"
@@ -23,7 +23,7 @@ _LIMITS = {
 _NOBODY = 65534
 
 
-@dataclass(frozen=True)
+@frozen
 class Machine:
     """Where settings are read and written, and where programs are looked for."""
 
@@ -42,7 +42,7 @@ class Machine:
         return os.path.join(self.etc, "sysctl.d/90-hostfork.conf")
 
 
-@dataclass(frozen=True)
+@frozen
 class Measure:
     """One file that remedies a lack: what it holds, what it grants, and the commands that put it into effect."""
 
@@ -55,7 +55,7 @@ class Measure:
     undo: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Trial:
     """Whether an ordinary user can make the namespaces of a view now. `available` None: nobody to try it as."""
 

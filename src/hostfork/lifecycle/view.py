@@ -6,7 +6,6 @@ hostfork's own storage; private trees have them already, since they hold what th
 
 import os
 import stat
-from dataclasses import dataclass
 
 from hostfork.helper.protocol import Attach, Bind, Keep, StandIn, Tmpfs, Tree
 from hostfork.lifecycle.record import Record
@@ -14,6 +13,7 @@ from hostfork.lifecycle.store import ForkFolder
 from hostfork.policy.planned import ConfigCopy, PathPlan, Plan
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
+from hostfork.values import frozen
 from hostfork.vocabulary import Access
 
 _KEPT_WRITABLE = ("/dev", "/proc", "/sys/fs/cgroup")
@@ -21,7 +21,7 @@ _KEPT_WRITABLE = ("/dev", "/proc", "/sys/fs/cgroup")
 _HIDDEN_SIZE = 4096
 
 
-@dataclass(frozen=True)
+@frozen
 class _Wanted:
     """One attach before its mount points are known. `fresh`: the tree starts empty, so that it needs stand-ins."""
 

@@ -6,12 +6,13 @@ Direct file writes. The place of the cgroup2 mount comes from mountinfo. Nothing
 import os
 import select
 import time
-from dataclasses import dataclass
+
+from hostfork.values import frozen
 
 _OCTAL_ESCAPES = ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\"))
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """Where a fork's group can be made: `parent`, the caller's own group, or None and the reason."""
 
@@ -60,7 +61,7 @@ def _mount_point() -> str:
     return ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Group:
     """One fork's own group, by its folder."""
 

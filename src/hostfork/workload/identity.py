@@ -1,12 +1,13 @@
 """Who a process is, so that a reused pid is never signalled: boot id, pid and start time together.
 
 The start time is in clock ticks since boot (proc_pid_stat(5), field 22); it means nothing without the boot id.
+from hostfork.values import frozen
 """
 
-from dataclasses import dataclass
+from hostfork.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessIdentity:
     boot_id: str
     pid: int

@@ -10,10 +10,10 @@ import fcntl
 import os
 import signal
 import sys
-from dataclasses import dataclass
 
 from hostfork.errors import Code, CommandError, HostforkError, ViewError
 from hostfork.helper.protocol import Channel, Executed, Failed, Finish, Ready, Started, Step, ViewPlan
+from hostfork.values import frozen
 
 _LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 
@@ -24,7 +24,7 @@ def helper_path() -> str:
     return os.path.join(package, "helper", "hostfork-helper")
 
 
-@dataclass(frozen=True)
+@frozen
 class Launched:
     """The command runs. `mount_namespace` is the inode of the namespace that it started in."""
 

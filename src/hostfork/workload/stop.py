@@ -8,16 +8,16 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hostfork.helper.protocol import End, Ended
+from hostfork.values import frozen
 from hostfork.workload.cgroup import Group
 from hostfork.workload.launch import Helper
 
 _PATIENCE = 10.0
 
 
-@dataclass(frozen=True)
+@frozen
 class StopReport:
     """`survivors`: pids that could not be ended. `ended`: how many were found outside the cgroup and killed."""
 

@@ -7,18 +7,18 @@ import os
 import select
 import signal
 import time
-from dataclasses import dataclass
 from typing import Protocol
 
 from hostfork.errors import Code, WorkloadError
 from hostfork.helper.protocol import Channel, Exited, Signal, Stopped
+from hostfork.values import frozen
 from hostfork.workload.cgroup import own_folder
 
 _GRACE = 2.0
 """Seconds between SIGTERM at the time limit and the end of the tree."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Received:
     """One signal to hostfork. `from_kernel`: the terminal sent it to the whole group, so the command has it too."""
 
@@ -46,7 +46,7 @@ class SignalSource(Protocol):
         """Stop this process as the command was stopped; returns when it was continued."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Exit:
     """How the command ended: `exit` or `signal`. `timed_out`: the time limit was reached first."""
 
