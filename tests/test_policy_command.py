@@ -76,6 +76,8 @@ def test_commands_that_cannot_be_executed(base: str) -> None:
         error = refusal(argv0, f"{base}/one", path)
         assert (error.code, error.exit_status, error.errno) == (Code.COMMAND_NOT_EXECUTABLE, 126, 13)
         assert word in error.message
+    tree(base, "one/both", "two/both/")
+    assert refusal("both", "/", f"{base}/one:{base}/two").path == f"{base}/one/both"
 
 
 def test_the_answers_are_those_of_env(base: str) -> None:

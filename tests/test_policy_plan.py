@@ -107,6 +107,9 @@ def test_a_single_file_cannot_be_replaced(base: str) -> None:
     plan = planned(base, private=(f"{base}/p/file",))
     assert not at(plan, f"{base}/p/file").folder
     assert "hard links elsewhere" in sentence(plan, NoticeKind.FILE_NOT_REPLACEABLE)
+    os.unlink(f"{base}/q/other")
+    alone = planned(base, private=(f"{base}/p/file",))
+    assert "hard links" not in sentence(alone, NoticeKind.FILE_NOT_REPLACEABLE)
 
 
 def test_a_link_is_followed_once_and_said(base: str) -> None:
@@ -200,6 +203,19 @@ def test_what_a_user_cannot_read(user: Person, ext4_disk: Any) -> None:
     assert user.call(_refused_as, user.home, f"{shut}/in", "private") == (Code.STORAGE_SOURCE, None)
     assert user.call(_refused_as, user.home, f"{shut}/in/deep", "private") == (Code.STORAGE_SOURCE, 13)
     assert user.call(_refused_as, user.home, f"{shut}/in/deep", "hidden") == (Code.POLICY_BAD_PATH, 13)
+
+
+def test_an_optional_path_that_cannot_be_reached_is_not_passed_over(base: str) -> None:
+    rule = Rule(Access.HIDDEN, f"{base}/p", f"{base}/p", "here", optional=True)
+    policy = dataclasses.replace(policy_of(share_all=True), rules=(rule,))
+    facts = facts_of(policy, base)
+    for number, word in ((13, "cannot be reached"), (5, "cannot be reached"), (2, None), (20, None), (40, None)):
+        paths = (PathFacts(rule.path, rule.path, errno=number), *facts.paths[1:])
+        if word is None:
+            assert asked(plan_of(policy, dataclasses.replace(facts, paths=paths))) == []
+        else:
+            with pytest.raises(PolicyError, match=word):
+                plan_of(policy, dataclasses.replace(facts, paths=paths))
 
 
 def test_optional_paths_are_passed_over_and_may_leave_nothing(base: str, tmp_path: Any) -> None:
@@ -332,6 +348,11 @@ def test_the_state_folder_is_covered_and_left_out(base: str) -> None:
     # the pool lies below the state folder, which nobody sees
     assert [path.path for path in plan.paths if path.automatic] == [f"{base}/own-state"]
     assert NoticeKind.SCRATCH_DROPPED not in kinds(plan)
+
+
+def test_covers_need_no_storage_of_their_own(base: str) -> None:
+    policy = policy_of(private=(base,), scratch=(f"{base}/q",))
+    assert [source.path for _, source in sources(policy, facts_of(policy, base))] == [base, f"{base}/q"]
 
 
 def test_a_pool_elsewhere_is_hidden(base: str) -> None:
