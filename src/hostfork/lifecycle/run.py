@@ -21,6 +21,7 @@ from hostfork.policy.command import resolve_command
 from hostfork.policy.load import load
 from hostfork.policy.plan import Plan, make_plan, sources
 from hostfork.storage.choose import choose
+from hostfork.vocabulary import Access
 from hostfork.workload import launch
 from hostfork.workload.watch import SignalSource
 
@@ -53,5 +54,6 @@ def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
     choices = {
         source.path: choose(source, facts.pool, rule.mechanism, rule.guarantee)
         for rule, source in sources(policy, facts)
+        if rule.access is Access.PRIVATE
     }
     return make_plan(policy, facts, choices, relocated=request.relocated)
