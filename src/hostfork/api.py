@@ -11,8 +11,7 @@ of any program, any number at once: namespace work happens in a fresh helper pro
 from hostfork.lifecycle.context import Caller
 from hostfork.lifecycle.fork import BrokenFork, Fork
 from hostfork.lifecycle.prepare import Tell
-from hostfork.lifecycle.record import Outcome
-from hostfork.lifecycle.recover import Recovered
+from hostfork.lifecycle.record import Outcome, Recovered
 from hostfork.lifecycle.request import ExportForm, Keep, Request
 from hostfork.policy.plan import Plan
 from hostfork.policy.rules import Policy, RuleOptions

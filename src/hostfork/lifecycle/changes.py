@@ -6,11 +6,10 @@ Which way they are found follows from where the storage says the content lies, n
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hostfork.collect import scan
 from hostfork.collect.manifest import Changeset, Counts, StatManifest
-from hostfork.collect.source import Probe, source_changed
-from hostfork.collect.store import read_changeset, write_changeset
 from hostfork.errors import Code, ForkError, StorageError
 from hostfork.helper.syscalls import syncfs
 from hostfork.lifecycle.prepare import base_file
@@ -19,6 +18,9 @@ from hostfork.lifecycle.store import ForkFolder
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Content, Delta, Layer
 from hostfork.vocabulary import Access, ChangeKind, EntryKind, SourceChanged
+
+if TYPE_CHECKING:
+    from hostfork.collect.source import Probe
 
 CHANGES_FILE = "changes"
 _LONGEST_CHECK = 10.0
@@ -133,11 +135,15 @@ def make_durable(record: Record, changesets: dict[str, Changeset]) -> None:
 
 def store_changes(fork: ForkFolder, changeset: Changeset) -> None:
     """Put the changeset on disk, before anything is reduced."""
+    from hostfork.collect.store import write_changeset
+
     write_changeset(fork.file(CHANGES_FILE), changeset)
 
 
 def stored_changes(fork: ForkFolder) -> Changeset | None:
     """The changeset, if it was stored."""
+    from hostfork.collect.store import read_changeset
+
     path = fork.file(CHANGES_FILE)
     return read_changeset(path) if os.path.exists(path) else None
 
@@ -151,7 +157,17 @@ def reduce_storage(record: Record, changesets: dict[str, Changeset]) -> None:
         storage_of(path.mechanism).reduce(path.key, record.pool, changed)
 
 
-def check_sources(record: Record, probes: dict[str, Probe], warn: Callable[[str], None]) -> Record:
+def take_probes(record: Record) -> "dict[str, Probe]":
+    """A stamp for each source that shows through, so that host writes can be looked for at the end."""
+    shown = [path.path for path in record.paths if path.source_changed is SourceChanged.NOT_CHECKED]
+    if not shown:
+        return {}
+    from hostfork.collect.source import make_probe
+
+    return {path: make_probe(path, record.pool) for path in shown}
+
+
+def check_sources(record: Record, probes: "dict[str, Probe]", warn: Callable[[str], None]) -> Record:
     """Whether the host wrote under the sources that show through, judged against the probes of the start."""
     paths = []
     for path in record.paths:
@@ -161,10 +177,12 @@ def check_sources(record: Record, probes: dict[str, Probe], warn: Callable[[str]
     return replace(record, paths=tuple(paths))
 
 
-def _checked(path: PathRecord, pool: str, probe: Probe | None, warn: Callable[[str], None]) -> SourceChanged:
+def _checked(path: PathRecord, pool: str, probe: "Probe | None", warn: Callable[[str], None]) -> SourceChanged:
     if probe is None:
         warn(f"whether the host changed {path.written} meanwhile was not checked: its disk was busy at the start")
         return SourceChanged.NOT_CHECKED
+    from hostfork.collect.source import source_changed
+
     check = source_changed(path.path, pool, probe, path.omit, _LONGEST_CHECK)
     if check.state is SourceChanged.NOT_CHECKED:
         warn(f"whether the host changed {path.written} meanwhile was not checked: {check.reason}")

@@ -2,16 +2,13 @@
 
 import os
 import time
-from calendar import timegm
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from hostfork.collect import diff as text
 from hostfork.collect.manifest import Changeset, Counts
 from hostfork.errors import Code, ForkError, HostforkError
 from hostfork.lifecycle import changes
-from hostfork.lifecycle.export import ExportReport, export, export_tar
 from hostfork.lifecycle.record import Record
 from hostfork.lifecycle.release import close_view, end_writers, release
 from hostfork.lifecycle.request import ExportForm
@@ -20,6 +17,9 @@ from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Usage
 from hostfork.values import frozen
 from hostfork.vocabulary import Activity
+
+if TYPE_CHECKING:
+    from hostfork.lifecycle.export import ExportReport
 
 
 def observed_activity(record: Record) -> Activity:
@@ -88,6 +88,8 @@ class Fork:
     @property
     def age(self) -> float:
         """Seconds since it was made."""
+        from calendar import timegm
+
         return max(0.0, time.time() - timegm(time.strptime(self.record.created, "%Y-%m-%dT%H:%M:%SZ")))
 
     def space(self) -> Usage:
@@ -122,6 +124,8 @@ class Fork:
 
     def patch(self, paths: Sequence[str] = ()) -> Iterator[bytes]:
         """The changes as a patch that `git apply` takes, relative to each private path."""
+        from hostfork.collect import diff as text
+
         changeset = self.diff(paths)
         for path in changes.private_paths(self.record):
             part = changes.part_of(changeset, path)
@@ -133,6 +137,8 @@ class Fork:
 
     def line_counts(self, changeset: Changeset) -> dict[str, tuple[int, int] | None]:
         """Lines added and removed for each path, None where that has no meaning."""
+        from hostfork.collect import diff as text
+
         found: dict[str, tuple[int, int] | None] = {}
         for path in changes.private_paths(self.record):
             base, delta = self._base(path.path), self._delta(path.path)
@@ -141,13 +147,17 @@ class Fork:
                 found[change.path] = text.line_counts(change, base, delta, path.path, manifest)
         return found
 
-    def export(self, destination: str, form: ExportForm) -> ExportReport:
+    def export(self, destination: str, form: ExportForm) -> "ExportReport":
         """Write the final content, or only what changed, to a new or empty folder. Raises CollectError."""
+        from hostfork.lifecycle.export import export
+
         self._must_be_still("exported")
         return export(self._folder, self.record, self.diff(), destination, form)
 
-    def export_tar(self, file: BinaryIO) -> ExportReport:
+    def export_tar(self, file: BinaryIO) -> "ExportReport":
         """Write the final content as a tar stream."""
+        from hostfork.lifecycle.export import export_tar
+
         self._must_be_still("exported")
         return export_tar(self._folder, self.record, self.diff(), file)
 

@@ -4,14 +4,13 @@ import os
 import time
 from dataclasses import replace
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from hostfork.collect.manifest import Changeset, Counts
-from hostfork.collect.source import Probe, make_probe
 from hostfork.errors import Code, HostforkError, WorkloadError
 from hostfork.helper.protocol import SCHEMA, Identity, ViewPlan
 from hostfork.lifecycle import changes, events
 from hostfork.lifecycle.context import Caller, command_context
-from hostfork.lifecycle.export import export
 from hostfork.lifecycle.prepare import Tell, new_record, prepare
 from hostfork.lifecycle.record import Outcome, PathOutcome, Record, Status
 from hostfork.lifecycle.release import Leftovers, close_view, end_writers, release
@@ -20,11 +19,14 @@ from hostfork.lifecycle.store import ForkFolder, now
 from hostfork.lifecycle.view import attaches
 from hostfork.policy.plan import Plan
 from hostfork.storage.choose import storage_of
-from hostfork.vocabulary import Activity, SourceChanged
+from hostfork.vocabulary import Activity
 from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import identify
 from hostfork.workload.launch import Helper
 from hostfork.workload.watch import Exit, SignalSource, pass_early, watch
+
+if TYPE_CHECKING:
+    from hostfork.collect.source import Probe
 
 
 class Times:
@@ -79,11 +81,7 @@ class LiveFork:
         """The record, then the storage that it names."""
         self._record = self._folder.save(new_record(self._folder, self._plan, self._request, cwd))
         self._folder.note("created")
-        self._probes = {
-            path.path: make_probe(path.path, self.record.pool)
-            for path in self.record.paths
-            if path.source_changed is SourceChanged.NOT_CHECKED
-        }
+        self._probes = changes.take_probes(self.record)
         self._record = self._folder.save(prepare(self._folder, self.record, self._plan, self._tell))
         self._times.end("prepare")
 
@@ -136,6 +134,8 @@ class LiveFork:
         found = changes.collect(self._folder, self.record, lambda path: self._tell(events.Collecting(path.written)))
         self._times.end("collect")
         if self._request.export is not None:
+            from hostfork.lifecycle.export import export
+
             export(self._folder, self.record, changes.joined(found), self._request.export, ExportForm.TREE)
             self._times.end("export")
         keep = self._keeps(found)

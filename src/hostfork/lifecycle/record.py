@@ -142,3 +142,12 @@ class Outcome:
     notices: tuple[str, ...] = ()
     bytes_kept: int = 0
     changes_by_path: tuple[tuple[str, Counts], ...] = ()
+
+
+@frozen
+class Recovered:
+    """What was done about one fork (`name` "" for the pool). `leftovers` could not be put right yet."""
+
+    name: str
+    what: str
+    leftovers: tuple[str, ...] = ()

@@ -12,24 +12,14 @@ from dataclasses import replace
 from hostfork.errors import HostforkError
 from hostfork.lifecycle import changes
 from hostfork.lifecycle.fork import observed_activity
-from hostfork.lifecycle.record import Record
+from hostfork.lifecycle.record import Record, Recovered
 from hostfork.lifecycle.release import Leftovers, close_view, end_writers, release, remove_key
 from hostfork.lifecycle.store import ForkFolder, Store, now
 from hostfork.storage.choose import all_keys
-from hostfork.values import frozen
 from hostfork.vocabulary import Activity
 from hostfork.workload.identity import boot_id
 
 _PATIENCE = 10.0
-
-
-@frozen
-class Recovered:
-    """What was done about one fork (`name` "" for the pool). `leftovers` could not be put right yet."""
-
-    name: str
-    what: str
-    leftovers: tuple[str, ...] = ()
 
 
 def recover(store: Store) -> tuple[Recovered, ...]:
