@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -264,7 +265,7 @@ def test_quiet_and_verbose(run):
     lines = run("--private", ".:copy", "-v", "--rm", *change).stderr.splitlines()
     chosen = [line for line in lines if "  private  copy  independent  " in line]
     assert len(chosen) == 1
-    assert chosen[0].startswith("hostfork: .  private  copy  independent  3 files, ")
+    assert re.match(r"hostfork: \.  private  copy  independent  \d+ files, \d+ B copied, ", chosen[0])
     assert lines.index(chosen[0]) < len(lines) - 1
 
 
@@ -307,11 +308,11 @@ def test_environment_and_folder(run, person):
 def test_only_named_descriptors_are_open_in_the_command(run):
     read, write = os.pipe()
     other = os.dup(write)
-    show = f"echo hello >&{write}; ls /proc/self/fd"
-    done = run("--private", ".", "--fd", str(write), "--", "sh", "-c", show, pass_fds=(write, other))
+    show = f"import os; os.write({write}, b'hello'); print(*os.listdir('/proc/self/fd'))"
+    done = run("--private", ".", "--fd", str(write), "--", "python3", "-c", show, pass_fds=(write, other))
     os.close(write)
     os.close(other)
-    assert os.read(read, 100) == b"hello\n"
+    assert os.read(read, 100) == b"hello"
     assert str(other) not in done.stdout.split()
     os.close(read)
 
@@ -362,12 +363,12 @@ def test_interrupted_before_the_command_is_quiet(run, person, project):
 
 
 def _wait_until_reading(pid):
-    """Until it has been asleep in read(2) of its stdin."""
+    """Until it sleeps in read(2) of a pipe: the policy."""
     import time
 
     while True:
         with open(f"/proc/{pid}/syscall") as file:
             words = file.read().split()
-        if words[:2] == ["0", "0x0"]:
+        if words[0] == "0" and os.readlink(f"/proc/{pid}/fd/{int(words[1], 16)}").startswith("pipe:"):
             return
         time.sleep(0.01)

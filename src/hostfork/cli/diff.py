@@ -7,6 +7,7 @@ from hostfork.cli.changes import diff_lines, expanded, folded, stat_lines
 from hostfork.cli.output import Output, terminal
 from hostfork.cli.verb import absolute, complete_files, flag, fork_argument, verb
 from hostfork.errors import Code, PolicyError
+from hostfork.vocabulary import Access
 
 
 @verb(
@@ -43,7 +44,7 @@ def diff_verb(output: Output, fork: str, paths: tuple[str, ...], every: bool, st
     elif changeset.changes:
         shown = expanded(changeset) if every or asked else folded(changeset)
         counts = found.line_counts(shown.changeset)
-        roots = [path.path for path in found.record.paths]
+        roots = [path.path for path in found.record.paths if path.access is Access.PRIVATE]
         if stat:
             output.lines(stat_lines(changeset, found.line_counts(changeset), roots, output.out))
         else:

@@ -1,14 +1,15 @@
 """`hostfork export`: a fork's final content as a folder or a tar file."""
 
+import errno
 import os
 
 import click
 
 from hostfork import api
 from hostfork.cli.look import harmless, plural
-from hostfork.cli.output import PREFIX, Output, terminal
+from hostfork.cli.output import PREFIX, Output, ReaderGone, terminal
 from hostfork.cli.verb import absolute, complete_files, flag, fork_argument, verb
-from hostfork.errors import Code, CollectError, PolicyError
+from hostfork.errors import Code, CollectError, HostforkError, PolicyError
 from hostfork.lifecycle.export import ExportReport
 from hostfork.lifecycle.request import ExportForm
 
@@ -43,8 +44,7 @@ def export_verb(output: Output, fork: str, dest: str | None, changes_only: bool,
         raise _usage("--json: stdout is the tar file's", "name a file: --tar FILE")
     if terminal(1):
         raise _usage("a tar file is not for a terminal", f"hostfork export {found.name} --tar {found.name}.tar")
-    with os.fdopen(os.dup(1), "wb") as file:
-        report = found.export_tar(file)
+    report = _to_stdout(found)
     output.complain(left_out_lines(report.left_out))
     return 0
 
@@ -74,6 +74,16 @@ def left_out_lines(paths: tuple[str, ...]) -> list[str]:
 
 def _usage(message: str, hint: str) -> PolicyError:
     return PolicyError(Code.POLICY_USAGE, message, place="DEST", step="options", hint=hint)
+
+
+def _to_stdout(fork: api.Fork) -> ExportReport:
+    try:
+        with os.fdopen(os.dup(1), "wb") as file:
+            return fork.export_tar(file)
+    except HostforkError as error:
+        if error.errno == errno.EPIPE:
+            raise ReaderGone from error
+        raise
 
 
 def _to_file(fork: api.Fork, dest: str) -> ExportReport:

@@ -54,7 +54,7 @@ class Verbs(click.Group):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(
-            "Run commands in the same usable host environment, with selected independent state.\n\n"
+            "Run commands in your usual environment, with selected state of their own.\n\n"
             "Usage: hostfork [OPTIONS] VERB …\n\n"
             "Examples:\n"
             "  hostfork run --private ~/proj -- make test\n"

@@ -114,7 +114,7 @@ def _destination(arguments: Sequence[str]) -> tuple["Output", str | None, dict[s
     name, rest = find(arguments)
     try:
         command = GROUP.get_command(None, name) if name else None
-    except ImportError:  # that is the error that is being told
+    except Exception:  # that is the error that is being told
         command = None
     options = seen(command, rest) if command else {}
     output = Output(

@@ -25,7 +25,7 @@ ACTIONS = ("list", "show", "check")
 )
 @click.argument("action", type=click.Choice(ACTIONS))
 @click.argument("name", nargs=-1, metavar="[NAME|FILE]…", shell_complete=complete_policies)
-@flag("--resolved", help="show: with `~`, variables and patterns opened, as they are here and now")
+@flag("--resolved", help="show: `~`, variables and patterns opened")
 def policy_verb(output: Output, action: str, name: tuple[str, ...], resolved: bool) -> int:
     """Do one of the three."""
     if resolved and action != "show":
