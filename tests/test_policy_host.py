@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hostfork.errors import Code, HostError
 from hostfork.policy import host, sharing
 from hostfork.policy.host import MountEntry, MountTable, Namespaces, look, mount_of, mounts, mounts_beneath
 from hostfork.policy.mounts import parse_line
@@ -448,6 +449,26 @@ def test_what_a_user_cannot_see_is_found_by_name_alone(user: Person, root: Perso
     expected = 0 if user.uid != os.geteuid() else os.getpid()
     assert [(one.path, one.pid, one.process != "") for one in listeners] == [(f"{folder}/s", expected, expected != 0)]
     assert files == ()
+
+
+def _search_without_a_list(base: str, listed: str) -> tuple[Any, Any]:
+    tmpfs(f"/proc/{os.getpid()}/net")
+    error: Any = None
+    try:
+        facts_of(policy_of(private=(f"{base}/p",)), base)
+    except HostError as caught:
+        error = (caught.code, caught.path, caught.errno, caught.hint)
+    return error, facts_of(policy_of(listed, private=(f"{base}/p",)), base).listeners
+
+
+def test_a_kernel_that_does_not_tell_its_sockets(tmp_path: Any) -> None:
+    base = os.path.realpath(tmp_path)
+    tree(base, "p/")
+    (tmp_path / "listed.toml").write_text('schema = 1\n[endpoints]\nsearch = "listed"\n')
+    error, listeners = with_mounts(_search_without_a_list, base, f"{base}/listed.toml")
+    assert error[:3] == (Code.HOST_MISSING, "/proc/net/unix", 2)
+    assert "listed" in error[3]
+    assert listeners == ()
 
 
 def test_a_quick_look_leaves_sharing_out(tmp_path: Any) -> None:

@@ -110,6 +110,11 @@ def test_sizes_read_back(size: int) -> None:
     assert parse_size(format_size(size), "") == size
 
 
+def test_a_size_in_a_file_may_be_a_number() -> None:
+    rule = '[[rule]]\npath = "/t"\naccess = "scratch"\ntmpfs-size = 4096\n'
+    assert parse("schema = 1\n" + rule).rules[0].tmpfs_size == 4096
+
+
 @pytest.mark.parametrize("text", ["", "M", "0", "0M", "-1", "1.5G", "5X", "5MB", "٣M", " 5"])
 def test_what_is_no_size(text: str) -> None:
     assert refusal(parse_size, text, "here").code is Code.POLICY_BAD_VALUE
@@ -308,6 +313,7 @@ def test_a_file_with_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "place", "word"),
     [
+        ("[speed]\nx = 1", Code.POLICY_UNKNOWN_KEY, "p.toml:2: speed", "speed"),
         ("speed = 1", Code.POLICY_UNKNOWN_KEY, "p.toml:2: speed", "speed"),
         ("share-all = 1", Code.POLICY_BAD_VALUE, "p.toml:2: share-all", "true or false"),
         ("description = 5", Code.POLICY_BAD_VALUE, "p.toml:2: description", "a string"),
@@ -606,6 +612,12 @@ def test_a_dumped_policy_reads_back(policy: Policy) -> None:
 def test_a_variable_of_other_bytes_cannot_be_dumped() -> None:
     policy = Policy("p", environment=Environment(variables=(("\udcff", ""),)))
     assert refusal(load.dump, policy).code is Code.POLICY_BAD_VALUE
+
+
+def test_a_dump_holds_no_empty_tables() -> None:
+    text = load.dump(load.read("workspace", "/", HOME))
+    assert "[process]" not in text
+    assert "[environment.set]" not in text
 
 
 def test_a_resolved_shipped_policy_reads_back() -> None:

@@ -142,7 +142,8 @@ def observe(
 
     `state` and `pool` are hostfork's folders, there or not yet. `namespaces` as a function is asked last, so that a
     helper can make its trial while this looks at /proc. `search` false leaves out live listeners and open files (for a
-    quick look); a policy with listed endpoints looks for open files alone. Raises OSError only where /proc is missing.
+    quick look); a policy with listed endpoints looks for open files alone. Raises HostError (`host.missing`) where the
+    kernel does not tell which sockets there are.
     """
     entries = mounts()
     home = os.path.expanduser("~")
@@ -182,10 +183,11 @@ def observe(
 def _sharing(
     policy: Policy, roots: tuple[str, ...], table: MountTable
 ) -> tuple[tuple[Listener, ...], tuple[OpenFile, ...]]:
-    from hostfork.policy.sharing import search
+    from hostfork.policy.sharing import open_files, search
 
-    listeners, open_files = search(roots, table)
-    return (() if policy.endpoint_search is EndpointSearch.LISTED else listeners), open_files
+    if policy.endpoint_search is EndpointSearch.LISTED:
+        return (), open_files(roots)
+    return search(roots, table)
 
 
 def look(asked: str, *, follow: bool = True, foreign: bool = False) -> PathFacts:

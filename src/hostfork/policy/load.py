@@ -107,11 +107,13 @@ def dump(policy: Policy) -> str:
         "search": policy.endpoint_search.value,
         "paths": [_dump_endpoint(endpoint) for endpoint in policy.endpoints],
     }
-    table["environment"] = {
-        "clear": policy.environment.clear,
-        "set": {_dump_name(name): _dump_text(value) for name, value in policy.environment.variables},
-    }
-    table["process"] = {} if policy.timeout is None else {"timeout": policy.timeout}
+    environment: dict[str, object] = {"clear": policy.environment.clear}
+    if policy.environment.variables:
+        variables = policy.environment.variables
+        environment["set"] = {_dump_name(name): _dump_text(value) for name, value in variables}
+    table["environment"] = environment
+    if policy.timeout is not None:
+        table["process"] = {"timeout": policy.timeout}
     table["ssh"] = {"config-copies": policy.ssh_config_copies}
     if policy.rules:
         table["rule"] = [_dump_rule(rule) for rule in policy.rules]

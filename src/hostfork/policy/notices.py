@@ -43,7 +43,10 @@ def _of_the_run(plan: Plan, facts: HostFacts) -> Iterator[Notice]:
     if plan.config_copies:
         names = ", ".join(copy.path for copy in plan.config_copies)
         yield Notice(NoticeKind.SSH_CONFIG, f"ssh sees private copies of {names}, whose owner would show as nobody")
-    yield Notice(NoticeKind.NETWORK_SHARED, "network and localhost are the host's, shared with it and with other forks")
+    yield Notice(
+        NoticeKind.NETWORK_SHARED,
+        "network, localhost and abstract sockets are the host's, shared with it and with other forks",
+    )
     if plan.slave:
         yield Notice(
             NoticeKind.HOST_MOUNTS_APPEAR, "mounts that the host makes later appear inside; none made inside leaves"

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 
+from hostfork.errors import Code, HostError
 from hostfork.policy.host import Listener, OpenFile
 from hostfork.policy.mounts import MountTable
 from hostfork.policy.paths import join, within
@@ -24,7 +25,10 @@ Sockets = list[tuple[int, str]]
 
 
 def search(roots: tuple[str, ...], table: MountTable) -> tuple[tuple[Listener, ...], tuple[OpenFile, ...]]:
-    """Live listeners and open FIFOs at or below `roots` (resolved), and open files there; each path once."""
+    """Live listeners and open FIFOs at or below `roots` (resolved), each path once, and open files there.
+
+    Raises HostError (`host.missing`) where the kernel does not tell which sockets there are.
+    """
     placed: dict[str, list[int]] = {}
     floating: Sockets = []
     for inode, name in bound_sockets():
@@ -46,13 +50,25 @@ def search(roots: tuple[str, ...], table: MountTable) -> tuple[tuple[Listener, .
     return tuple(found), tuple(files)
 
 
+def open_files(roots: tuple[str, ...]) -> tuple[OpenFile, ...]:
+    """Files and working directories of host processes at or below `roots`."""
+    return tuple(_descriptors(roots, set())[2])
+
+
 def bound_sockets() -> Sockets:
     """Sockets bound to a path that listen (stream, seqpacket) or receive (datagram), from /proc/net/unix."""
     try:
         with open("/proc/net/unix", "rb") as file:
             content = file.read()
-    except FileNotFoundError:
-        return []
+    except OSError as error:
+        raise HostError(
+            Code.HOST_MISSING,
+            "live sockets below private paths cannot be found: /proc/net/unix cannot be read",
+            path="/proc/net/unix",
+            step="sharing",
+            errno=error.errno,
+            hint='a policy with [endpoints] search = "listed" does not look for them',
+        ) from error
     found = []
     for line in _records(content):
         # Num: RefCount Protocol Flags Type St Inode Path
