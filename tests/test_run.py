@@ -132,6 +132,7 @@ def test_hostforks_own_failures(hostfork: Run, person: Person, project: str, ext
         (("--private", project, "--require", "native-watchers", "--private", project + "/src:live", "--", "true"),
          125, "policy.require"),
         (("--private", project, "--name", "../x", "--", "true"), 125, "fork.bad-name"),
+        (("--private", project, "--name", "new-x", "--", "true"), 125, "fork.bad-name"),
         (("--private", project, "--fd", "77", "--", "true"), 125, "command.context"),
         (("--private", project, "--cwd", project + "/none", "--", "true"), 125, "command.context"),
     ):  # fmt: skip

@@ -13,6 +13,7 @@ from hostfork.collect.manifest import Changeset, Counts, StatManifest
 from hostfork.errors import Code, ForkError, StorageError
 from hostfork.helper.syscalls import syncfs
 from hostfork.lifecycle.prepare import base_file
+from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.store import ForkFolder
 from hostfork.storage.choose import storage_of
@@ -157,22 +158,12 @@ def reduce_storage(record: Record, changesets: dict[str, Changeset]) -> None:
         storage_of(path.mechanism).reduce(path.key, record.pool, changed)
 
 
-def take_probes(record: Record) -> "dict[str, Probe]":
-    """A stamp for each source that shows through, so that host writes can be looked for at the end."""
-    shown = [path.path for path in record.paths if path.source_changed is SourceChanged.NOT_CHECKED]
-    if not shown:
-        return {}
-    from hostfork.collect.source import make_probe
-
-    return {path: make_probe(path, record.pool) for path in shown}
-
-
-def check_sources(record: Record, probes: "dict[str, Probe]", warn: Callable[[str], None]) -> Record:
+def check_sources(record: Record, probes: Probes, warn: Callable[[str], None]) -> Record:
     """Whether the host wrote under the sources that show through, judged against the probes of the start."""
     paths = []
     for path in record.paths:
         if path.source_changed is SourceChanged.NOT_CHECKED:
-            path = replace(path, source_changed=_checked(path, record.pool, probes.get(path.path), warn))
+            path = replace(path, source_changed=_checked(path, record.pool, probes.of(path.path), warn))
         paths.append(path)
     return replace(record, paths=tuple(paths))
 

@@ -4,7 +4,6 @@ import os
 import time
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from hostfork.collect.manifest import Changeset, Counts
 from hostfork.errors import Code, HostforkError, WorkloadError
@@ -12,6 +11,7 @@ from hostfork.helper.protocol import SCHEMA, Identity, ViewPlan
 from hostfork.lifecycle import changes, events
 from hostfork.lifecycle.context import Caller, command_context
 from hostfork.lifecycle.prepare import Tell, new_record, prepare
+from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import Outcome, PathOutcome, Record, Status
 from hostfork.lifecycle.release import Leftovers, close_view, end_writers, release
 from hostfork.lifecycle.request import ExportForm, Keep, Request
@@ -24,9 +24,6 @@ from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import identify
 from hostfork.workload.launch import Helper
 from hostfork.workload.watch import Exit, SignalSource, pass_early, watch
-
-if TYPE_CHECKING:
-    from hostfork.collect.source import Probe
 
 
 class Times:
@@ -56,7 +53,7 @@ class LiveFork:
         self._helper: Helper | None = None
         self._started = False
         self._finished = False
-        self._probes: dict[str, Probe] = {}
+        self._probes = Probes()
         self._exit = Exit(None, None)
 
     def __enter__(self) -> "LiveFork":
@@ -81,7 +78,7 @@ class LiveFork:
         """The record, then the storage that it names."""
         self._record = self._folder.save(new_record(self._folder, self._plan, self._request, cwd))
         self._folder.note("created")
-        self._probes = changes.take_probes(self.record)
+        self._probes.begin(self.record)
         self._record = self._folder.save(prepare(self._folder, self.record, self._plan, self._tell))
         self._times.end("prepare")
 
@@ -92,6 +89,7 @@ class LiveFork:
         self._folder.note("launching")
         descriptor = None if group is None else group.open()
         view = self._view(caller)
+        self._probes.close()
         if signals is not None:
             signals.watching()
         try:

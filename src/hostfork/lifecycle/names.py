@@ -8,7 +8,7 @@ from hostfork.errors import Code, ForkError
 _QUALITIES = (
     "able amber apt bold brave bright brisk calm candid clear clever cool crisp deft eager early even exact fair fine "
     "firm fleet fond free fresh glad grand green happy hardy keen kind late light lively lone loyal lucid lucky mellow "
-    "merry mild neat new nimble noble odd open plain proud pure quick quiet rapid rare ready red ripe sage sharp shy "
+    "merry mild neat nimble noble odd open plain proud pure quick quiet rapid rare ready red ripe sage sharp shy "
     "silent silver sleek smart snug solid spare stable steady still stout sunny sure swift tame tidy true vast vivid "
     "warm wary wide wild wise witty young zesty"
 )
@@ -19,6 +19,8 @@ _ANIMALS = (
     "rabbit ram raven ray robin rook seal shrew shrike skink snail snipe sole stag stoat stork swan swift tapir teal "
     "tern toad trout tuna vole wasp whale wolf wombat wren yak zebra"
 )
+_RESERVED = ("new-", "rm-")
+"""What storage and the list of forks call things that are being made or removed."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -31,11 +33,11 @@ def fresh_name() -> str:
 
 def check_name(name: str) -> str:
     """The name, if a fork can have it. Raises ForkError `fork.bad-name`."""
-    if _NAME.fullmatch(name) is None:
+    if _NAME.fullmatch(name) is None or name.startswith(_RESERVED):
         raise ForkError(
             Code.FORK_BAD_NAME,
             f"{name!r} cannot be a fork's name",
             place="--name",
-            hint="letters, digits, `.`, `_` and `-`, at most 64, the first a letter or digit",
+            hint="letters, digits, `.`, `_` and `-`, at most 64, the first a letter or digit; not `new-…` or `rm-…`",
         )
     return name

@@ -1,0 +1,54 @@
+"""Stamps of the sources that show through, taken at a fork's start beside the work of preparing it.
+
+The stamp needs a syncfs of the source's filesystem, which waits for whatever anybody has dirty there: up to seconds on
+a busy disk. A run does not wait for that: what is not there in time is not compared, and that is said at the end.
+"""
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from hostfork.lifecycle.record import Record
+from hostfork.vocabulary import SourceChanged
+
+if TYPE_CHECKING:
+    from hostfork.collect.source import Probe
+
+_PATIENCE = 0.05
+"""Seconds that the command's start may wait for a stamp."""
+
+
+class Probes:
+    """The stamps of one fork, by path."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, Any] = {}
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def begin(self, record: Record) -> None:
+        """Take a stamp for each source that shows through, in the background."""
+        for path in record.paths:
+            if path.source_changed is SourceChanged.NOT_CHECKED:
+                thread = threading.Thread(target=self._take, args=(path.path, record.pool), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def close(self) -> None:
+        """The command starts now: later stamps would not show what the host wrote before them."""
+        for thread in self._threads:
+            thread.join(_PATIENCE)
+        self._closed = True
+
+    def of(self, path: str) -> "Probe | None":
+        """The stamp of a path, None where it was not there in time."""
+        return self._taken.get(path)
+
+    def _take(self, path: str, pool: str) -> None:
+        from hostfork.collect.source import make_probe
+
+        try:
+            probe = make_probe(path, pool)
+        except OSError:
+            return  # without a stamp nothing is claimed
+        if not self._closed:
+            self._taken[path] = probe
