@@ -32,9 +32,8 @@ def _of_the_run(plan: Plan, facts: HostFacts) -> Iterator[Notice]:
         why = f" ({facts.cgroup.reason})" if facts.cgroup.reason else ""
         yield Notice(
             NoticeKind.SUBREAPER,
-            f"no cgroup owns the command's processes{why}: one that hides from its parent is looked for, not held. "
-            "A scope of the systemd user manager (systemd-run --user --scope -p Delegate=yes) or a cgroup folder "
-            "delegated to this user gives one",
+            f"no cgroup owns the command's processes{why}, a weaker hold on those that leave their parents; "
+            "`systemd-run --user --scope -p Delegate=yes` or a cgroup folder of this user's own gives one",
         )
     if plan.user_namespace:
         yield Notice(
