@@ -1,13 +1,15 @@
 """`hostfork export`: a fork's final content as a folder or a tar file."""
 
 import errno
+import io
 import os
+from typing import Any, BinaryIO, cast
 
 import click
 
 from hostfork import api
 from hostfork.cli.look import harmless, plural
-from hostfork.cli.output import PREFIX, Output, ReaderGone, terminal
+from hostfork.cli.output import PREFIX, Output, ReaderGone, terminal, write_all
 from hostfork.cli.verb import absolute, complete_files, flag, fork_argument, verb
 from hostfork.errors import Code, CollectError, HostforkError, PolicyError
 from hostfork.lifecycle.export import ExportReport
@@ -76,10 +78,27 @@ def _usage(message: str, hint: str) -> PolicyError:
     return PolicyError(Code.POLICY_USAGE, message, place="DEST", step="options", hint=hint)
 
 
+class _Stdout(io.RawIOBase):
+    """stdout, unbuffered. Once nobody reads it any more, what is still written is dropped: tarfile closes its stream."""
+
+    gone = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        if not self.gone:
+            try:
+                write_all(1, content)
+            except BrokenPipeError:
+                self.gone = True
+                raise
+        return len(content)
+
+
 def _to_stdout(fork: api.Fork) -> ExportReport:
     try:
-        with os.fdopen(os.dup(1), "wb") as file:
-            return fork.export_tar(file)
+        return fork.export_tar(cast(BinaryIO, _Stdout()))
     except HostforkError as error:
         if error.errno == errno.EPIPE:
             raise ReaderGone from error
