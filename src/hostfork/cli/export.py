@@ -79,7 +79,7 @@ def _usage(message: str, hint: str) -> PolicyError:
 
 
 class _Stdout(io.RawIOBase):
-    """stdout, unbuffered. Once nobody reads it any more, what is still written is dropped: tarfile closes its stream."""
+    """stdout, unbuffered. Once nobody reads it, what is still written is dropped: tarfile closes its stream."""
 
     gone = False
 
