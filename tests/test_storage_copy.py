@@ -1,5 +1,6 @@
 """The mechanism `copy`: faithfulness in detail, people's rights, changing sources, full disks, workers."""
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -410,6 +411,34 @@ def test_a_folder_that_vanishes(ext4_disk: Disk, user: Person, becomes: str) -> 
         assert out.splitlines() == ["storage.unstable", f"{source}/{other}"]
 
 
+def test_a_file_under_a_lease_is_unstable(ext4_disk: Disk, user: Person) -> None:
+    """Opening it would block until the holder gives it up."""
+    source, pool = sample(user, ext4_disk, lambda path: write(f"{path}/leased", b"x"))
+
+    def life() -> None:
+        pid, ready = os.getpid(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGIO, signal.SIG_IGN)
+            file = os.open(f"{source}/leased", os.O_RDWR)
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            os.write(ready[1], b"x")
+            while os.getppid() == pid:
+                time.sleep(0.05)
+            os._exit(0)
+        os.read(ready[0], 1)
+        try:
+            copied(source, pool)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    with pytest.raises(StorageError) as refused:
+        user.call(life)
+    assert refused.value.code is Code.STORAGE_UNSTABLE
+    assert refused.value.details == (f"{source}/leased",)
+
+
 def wait_for(question: Callable[[], Any]) -> Any:
     """Until the answer is true; a copy that never gets there fails the test by its own time limit."""
     deadline = time.monotonic() + 60
@@ -691,7 +720,7 @@ def test_a_worker_reports_a_full_disk(small_disk: Disk, ext4_disk: Disk, user: P
         worker = crew.Worker()
         folders = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (source, pool)]
         try:
-            worker.give(crew.Batch(None, *folders, ["big"]))
+            worker.give([crew.Part(None, *folders, ["big"])])
             worker.take(wait=True)
         except OSError as error:
             return error.errno

@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 
 from hostfork.storage.entry import Outcome, Taken
 
-BATCH = 32
-"""Files in one message: with names of 255 bytes it stays far below the kernel's limit for one message."""
-_WINDOW = 3
+BATCH = 64
+"""Files in one message, about: few messages, since each wakes a process, and far below the kernel's limit of bytes."""
+FOLDERS = 16
+"""Folders in one message at most. Two descriptors each, for every batch under way: a process has 1024 by default."""
+_WINDOW = 2
 """Batches that one worker has at a time."""
 _LARGEST = 1 << 20
 
 
-class Batch(NamedTuple):
-    """Files of one folder, given away. `source` and `target` are descriptors of our own for what is left to do."""
+class Part(NamedTuple):
+    """Files of one folder, to be given away. `source` and `target` are descriptors of our own."""
 
     level: Any
     source: int
@@ -41,7 +43,7 @@ class Worker:
         import socket
         import sys
 
-        self.batches: deque[Batch] = deque()
+        self.batches: deque[list[Part]] = deque()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
         try:
@@ -66,15 +68,17 @@ class Worker:
     def has_room(self) -> bool:
         return len(self.batches) < _WINDOW
 
-    def give(self, batch: Batch) -> None:
+    def give(self, parts: list[Part]) -> None:
         """Send a batch. Raises OSError; then it is not given."""
         import socket
 
-        rights = struct.pack("ii", batch.source, batch.target)
-        self._socket.sendmsg([marshal.dumps(batch.names)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        self.batches.append(batch)
+        folders = [folder for part in parts for folder in (part.source, part.target)]
+        rights = struct.pack(f"{len(folders)}i", *folders)
+        names = marshal.dumps([part.names for part in parts])
+        self._socket.sendmsg([names], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        self.batches.append(parts)
 
-    def take(self, wait: bool) -> tuple[Batch, list[Taken]] | None:
+    def take(self, wait: bool) -> tuple[list[Part], list[list[Taken]]] | None:
         """The oldest batch with its outcomes, or None if it is not done yet. Raises OSError with the worker's errno."""
         import errno
         import socket
@@ -88,7 +92,7 @@ class Worker:
         number, text, outcomes = marshal.loads(answer)
         if number:
             raise OSError(number, os.strerror(number), text)
-        return self.batches.popleft(), [_taken(item) for item in outcomes]
+        return self.batches.popleft(), [[_taken(item) for item in part] for part in outcomes]
 
     def end(self) -> None:
         """End the worker, whatever it does, and wait for that."""
@@ -98,8 +102,9 @@ class Worker:
             os.waitpid(self.pid, 0)
         except (ChildProcessError, ProcessLookupError):
             pass  # a caller that ignores SIGCHLD or waits for every child of the process
-        for batch in self.batches:
-            batch.close()
+        for parts in self.batches:
+            for part in parts:
+                part.close()
         self.batches.clear()
 
 
@@ -122,14 +127,14 @@ class Crew:
         """A worker that can take a batch."""
         return next((worker for worker in self._workers if worker.has_room), None)
 
-    def finished(self, wait: bool = False) -> Iterator[tuple[Batch, list[Taken]]]:
-        """Batches that are done; with `wait`, all that were given."""
+    def finished(self, wait: bool = False) -> Iterator[tuple[Part, list[Taken]]]:
+        """Parts that are done, the caller's to close; with `wait`, all that were given."""
         for worker in self._workers:
             while worker.batches:
                 done = worker.take(wait)
                 if done is None:
                     break
-                yield done
+                yield from zip(*done, strict=True)
 
     def end(self) -> None:
         """End all workers. Safe to repeat."""

@@ -114,9 +114,9 @@ class Copier:
             except PermissionError:
                 return Taken(Outcome.UNREADABLE)
             except OSError as error:
-                if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-                    continue  # it has just become something else
-                raise
+                if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EWOULDBLOCK):
+                    raise
+                continue  # it has just become something else, or somebody holds a lease on it (fcntl(2))
             try:
                 if look:
                     return Taken(Outcome.GONE)

@@ -12,11 +12,11 @@ import stat
 from typing import NamedTuple
 
 from hostfork.storage.contract import Progress, Source, Witness
-from hostfork.storage.crew import BATCH, Batch, Crew
+from hostfork.storage.crew import BATCH, FOLDERS, Crew, Part
 from hostfork.storage.entry import Attributes, Copier, Outcome, Taken, Wanted, read_attributes
 from hostfork.storage.tree import Descent, open_source
 
-_CREW_FROM = 400
+_CREW_FROM = 1000
 """Files after which workers are started: below, the copy is over before they would be ready."""
 _TELL = 256
 _FULL = 1000
@@ -74,6 +74,7 @@ class Replica:
         self._progress = progress
         self._copier = Copier()
         self._crew = Crew()
+        self._parts: list[Part] = []
         self._own = (-1, -1)
         self._seen = 0
         self._copies = 0
@@ -112,10 +113,12 @@ class Replica:
                         self._finish(level, folder)
                 finally:
                     os.close(folder)
-            self._collect(wait=True)
+            self._collect_all()
             self._finish_links()
         finally:
             self._crew.end()
+            for part in self._parts:
+                part.close()
             sources.close()
             targets.close()
 
@@ -170,39 +173,57 @@ class Replica:
 
     def _files(self, level: _Level, source: int, target: int, names: list[str]) -> None:
         """Copy some files of one folder, or give them away."""
-        self._seen += len(names)
+        before, self._seen = self._seen, self._seen + len(names)
         if self._seen > _CREW_FROM:
-            if self._seen - len(names) <= _CREW_FROM:
+            if before <= _CREW_FROM:
                 self._crew.start()
             self._collect()
-            worker = self._crew.free()
             # Once something cannot be read the copy will be refused: then files are only looked at, here.
-            if worker is not None and len(names) > 1 and not self.unreadable:
-                batch = Batch(level, os.dup(source), os.dup(target), names)
-                try:
-                    worker.give(batch)
-                except OSError:
-                    batch.close()
-                    raise
+            if names and self._crew.free() is not None and not self.unreadable:
+                self._parts.append(Part(level, os.dup(source), os.dup(target), names))
                 level.given += 1
+                if len(self._parts) >= FOLDERS or sum(len(part.names) for part in self._parts) >= BATCH:
+                    self._give()
                 return
+        self._copy_files(level.relative, source, target, names)
+
+    def _give(self) -> None:
+        """Give the parts that wait to a worker; there is one that has room."""
+        worker = self._crew.free()
+        if worker is not None:
+            worker.give(self._parts)
+            self._parts = []
+
+    def _copy_files(self, above: str, source: int, target: int, names: list[str]) -> None:
         for name in names:
-            self.at = _below(level.relative, name)
+            self.at = _below(above, name)
             taken = self._copier.file(source, name, target, name, look=bool(self.unreadable))
             self._took(self.at, taken, source, name, target)
 
-    def _collect(self, wait: bool = False) -> None:
-        """Take what workers have finished; with `wait`, all that was given away."""
-        for batch, outcomes in self._crew.finished(wait):
-            try:
-                level: _Level = batch.level
-                for name, taken in zip(batch.names, outcomes, strict=True):
-                    self._took(_below(level.relative, name), taken, batch.source, name, batch.target)
-                level.given -= 1
-                if level.left and not level.given:
-                    self._finish(level, batch.target)
-            finally:
-                batch.close()
+    def _collect(self) -> None:
+        """Take what workers have finished."""
+        for part, outcomes in self._crew.finished():
+            self._close_part(part, outcomes)
+
+    def _collect_all(self) -> None:
+        """Do what still waits here and take all that was given away."""
+        while self._parts:
+            part = self._parts.pop()
+            self._copy_files(part.level.relative, part.source, part.target, part.names)
+            self._close_part(part, [])
+        for part, outcomes in self._crew.finished(wait=True):
+            self._close_part(part, outcomes)
+
+    def _close_part(self, part: Part, outcomes: list[Taken]) -> None:
+        level: _Level = part.level
+        try:
+            for name, taken in zip(part.names, outcomes, strict=False):
+                self._took(_below(level.relative, name), taken, part.source, name, part.target)
+            level.given -= 1
+            if level.left and not level.given:
+                self._finish(level, part.target)
+        finally:
+            part.close()
 
     def _took(self, relative: str, taken: Taken, source: int, name: str, target: int) -> None:
         if taken.outcome is Outcome.LINKED and taken.source is not None:

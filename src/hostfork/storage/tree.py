@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hostfork.storage.entry import FOLDER, open_quietly
 
-_KEPT = 100
+_KEPT = 50
 """Descriptors that one descent keeps open; processes have 1024 by default."""
 _ASIDE = ".hostfork-deep-"
 _FLAGS_GET, _FLAGS_SET = 0x80086601, 0x40086602

@@ -1,39 +1,52 @@
 """The worker program of a copy: takes folders and names over its standard input, a socket, and answers with outcomes.
 
-Started by `crew`. It ends when its owner is gone, so that a removal does not meet a writer.
+Started by `crew`. It ends with its owner.
 """
 
 import marshal
 import os
+import signal
 import socket
 import struct
 import sys
+from typing import Any
+
+_INT = struct.calcsize("i")
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def main(owner: int) -> None:
     """Copy batches until the owner closes the socket or dies."""
-    from hostfork.storage.crew import packed
+    from hostfork.helper import syscalls
+    from hostfork.storage.crew import FOLDERS, packed
     from hostfork.storage.entry import Copier
 
+    # The kernel ends us with the owner, in the middle of a file too: a removal must not meet a writer.
+    syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != owner:
+        return
     copier = Copier()
     channel = socket.socket(fileno=0)
-    while os.getppid() == owner:
-        message, control, _, _ = channel.recvmsg(1 << 20, socket.CMSG_SPACE(struct.calcsize("ii")))
+    while True:
+        message, control, _, _ = channel.recvmsg(1 << 20, socket.CMSG_SPACE(2 * FOLDERS * _INT))
         if not message:
             return
-        source, target = struct.unpack("ii", control[0][2])
-        outcomes, name = [], ""
+        folders = struct.unpack(f"{len(control[0][2]) // _INT}i", control[0][2])
+        name = ""
+        outcomes: list[list[Any]] = []
         try:
-            for name in marshal.loads(message):
-                if os.getppid() != owner:
-                    return
-                outcomes.append(packed(copier.file(source, name, target, name)))
+            for part, names in enumerate(marshal.loads(message)):
+                source, target = folders[2 * part : 2 * part + 2]
+                taken: list[Any] = []
+                outcomes.append(taken)
+                for name in names:
+                    taken.append(packed(copier.file(source, name, target, name)))
             answer = marshal.dumps((0, "", outcomes))
         except OSError as error:
             answer = marshal.dumps((error.errno or 5, name, []))
         finally:
-            os.close(source)
-            os.close(target)
+            for folder in folders:
+                os.close(folder)
         try:
             channel.send(answer)
         except (BrokenPipeError, ConnectionResetError):
