@@ -15,6 +15,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -189,6 +190,7 @@ class Bench:
     _came_from: str | None
     _lock: int
     mounted: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
 
     @classmethod
     def open(cls) -> "Bench":
@@ -219,7 +221,8 @@ class Bench:
             remove_cgroup(self.cgroup)
         for place in reversed(self.mounted):
             unmount(place)
-        remove_tree(self.folder)
+        for path in (*self.elsewhere, self.folder):
+            remove_tree(path)
         os.close(self._lock)
 
     def person_cgroup(self, person_name: str, uid: int, gid: int) -> str | None:
@@ -576,13 +579,16 @@ class Disk:
         raise FileExistsError(self.path)
 
 
-def make_disk(bench: Bench, kind: str, megabytes: int = 600) -> Disk:
-    """Mount a fresh filesystem, or name a folder on one where this is not root."""
+def make_disk(bench: Bench, kind: str, megabytes: int | None = None) -> Disk:
+    """Mount a fresh filesystem, or name a folder on one where this is not root and no size is asked for."""
     reason = _why_no_disk(kind)
     if reason is not None:
         raise Missing(reason)
     if os.geteuid() != 0:
+        if megabytes is not None:
+            raise Missing("only root can mount a disk of a certain size")
         return Disk(kind, _caller_folder(kind, bench))
+    megabytes = megabytes or 600
     place = _free_place(bench.folder, kind)
     if kind == "tmpfs":
         _system("mount", "-t", "tmpfs", "-o", f"size={megabytes}M,mode=1777,noatime", "tmpfs", place)
@@ -636,8 +642,9 @@ def _caller_folder(kind: str, bench: Bench) -> str:
         raise Missing(f"no folder on {kind}")
     if parent == base_folder():
         return _free_place(bench.folder, kind)
-    place = os.path.join(parent, os.path.basename(bench.folder))
-    os.mkdir(place, 0o755)
+    place = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent)
+    bench.elsewhere.append(place)
+    os.chmod(place, 0o755)
     return place
 
 
