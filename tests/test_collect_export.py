@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from collect_rig import content, copy_with_manifest, reduced
-from hostfork.collect.export import export_changes, export_tar, export_tree
+from hostfork.collect.export import Part, export_changes, export_tar, export_tree
 from hostfork.collect.manifest import Changeset, StatManifest
 from hostfork.collect.scan import full_manifest, scan_layer, scan_tree
 from hostfork.errors import Code, CollectError
@@ -54,12 +54,14 @@ class Fork:
             self.base, self.delta, self.changes, AT, omit, self.out, False, self.manifest, special=special
         )
 
+    def part(self, prefix: str = "") -> Part:
+        """The same for a tar stream."""
+        return Part(self.base, self.delta, self.changes, AT, (), False, self.manifest, prefix)
+
     def tar(self, special: bool = False) -> tuple[bytes, tuple[str, ...]]:
         """The same as a tar stream."""
         stream = io.BytesIO()
-        left_out = export_tar(
-            self.base, self.delta, self.changes, AT, (), stream, False, self.manifest, special=special
-        )
+        left_out = export_tar([self.part()], stream, special)
         return stream.getvalue(), left_out
 
 
@@ -159,7 +161,7 @@ def test_a_base_that_changed_publishes_nothing(tmp_path: os.PathLike[str]) -> No
     assert error.details == (f"{AT}/d/x", f"{AT}/same")
     stream = io.BytesIO()
     with pytest.raises(CollectError):
-        export_tar(fork.base, fork.delta, fork.changes, AT, (), stream, False, fork.manifest)
+        export_tar([fork.part()], stream)
     assert stream.getvalue() == b""
 
 
@@ -324,10 +326,20 @@ def test_tar_is_deterministic_and_complete(tmp_path: os.PathLike[str]) -> None:
     assert os.stat(f"{fork.out}/same").st_mtime_ns == os.stat(f"{fork.copy}/same").st_mtime_ns
 
 
+def test_several_paths_in_one_stream(tmp_path: os.PathLike[str]) -> None:
+    one, two = (Fork(f"{tmp_path}/{name}", FILES, _few) for name in ("one", "two"))
+    stream = io.BytesIO()
+    export_tar([one.part("home/one"), two.part("home/two")], stream)
+    with tarfile.open(fileobj=io.BytesIO(stream.getvalue())) as archive:
+        names = archive.getnames()
+    inside = ["", "/a", "/d", "/d/e", "/d/e/y", "/d/new", "/d/x", "/same"]
+    assert names == [f"home/{name}{path}" for name in ("one", "two") for path in inside]
+
+
 def test_a_tar_stream_into_a_full_device(tmp_path: os.PathLike[str]) -> None:
     fork = Fork(str(tmp_path), FILES, _few)
     with pytest.raises(CollectError) as caught, open("/dev/full", "wb", buffering=0) as full:
-        export_tar(fork.base, fork.delta, fork.changes, AT, (), full, False, fork.manifest)
+        export_tar([fork.part()], full)
     assert caught.value.errno == 28
 
 
@@ -336,7 +348,7 @@ def test_a_private_file(tmp_path: os.PathLike[str]) -> None:
     export_tree("/nowhere", f"{tmp_path}/copy", NONE, "/etc/conf", (), f"{tmp_path}/out", True)
     assert os.listdir(f"{tmp_path}/out") == ["conf"]
     stream = io.BytesIO()
-    export_tar("/nowhere", f"{tmp_path}/copy", NONE, "/etc/conf", (), stream, True)
+    export_tar([Part("/nowhere", f"{tmp_path}/copy", NONE, "/etc/conf", (), True)], stream)
     with tarfile.open(fileobj=io.BytesIO(stream.getvalue())) as archive:
         assert archive.getnames() == ["conf"]
 
@@ -380,7 +392,8 @@ def _as_user(folder: str) -> tuple[str, ...]:
     assert stat.S_IMODE(os.lstat(f"{folder}/out/closed").st_mode) == 0
     assert stat.S_IMODE(os.lstat(f"{folder}/delta/closed").st_mode) == 0
     stream = io.BytesIO()
-    assert export_tar(f"{folder}/base", f"{folder}/delta", changes, AT, (), stream, False) == ("secret", "secrets")
+    part = Part(f"{folder}/base", f"{folder}/delta", changes, AT, (), False, None, "p")
+    assert export_tar([part], stream) == ("p/secret", "p/secrets")
     found = full_manifest(f"{folder}/out", ours=True)
     assert sorted(found.entries) == ["", "closed", "closed/in", "foreign", "plain", "secrets"]
     return left_out

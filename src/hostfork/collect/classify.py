@@ -10,7 +10,6 @@ from hostfork.collect import names
 from hostfork.collect.difference import joined, relative_to
 from hostfork.collect.ignores import Final, Ignores
 from hostfork.collect.manifest import Change
-from hostfork.collect.reader import TreeReader, read_small
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 
 
@@ -79,17 +78,3 @@ def _active() -> Pattern[str]:
 
 def _part(part: str) -> str:
     return ".+" if part == "**" else "[^/]*".join(escape(piece) for piece in part.split("*"))
-
-
-class TreeFinal:
-    """The final content where all of it lies in one tree."""
-
-    def __init__(self, reader: TreeReader) -> None:
-        self._reader = reader
-
-    def read(self, relative: str) -> bytes | None:
-        place = self._reader.place(relative)
-        return None if place is None else read_small(place, ours=True)
-
-    def exists(self, relative: str) -> bool:
-        return self._reader.place(relative) is not None

@@ -39,7 +39,7 @@ class TreeCopy:
         elif not self._linked(entry, place):
             maker = {stat.S_IFREG: self._file, stat.S_IFLNK: self._symlink, stat.S_IFIFO: self._fifo}
             if maker.get(kind, self._node)(entry, place):
-                self._metadata(place, entry, attributes(entry.place))
+                self._metadata(place, entry, attributes(entry.place, entry.changed) or {})
                 if entry.stat.st_nlink > 1:
                     self._links[entry.stat.st_dev, entry.stat.st_ino] = entry.relative
 
@@ -59,14 +59,16 @@ class TreeCopy:
         if entry.relative:
             os.mkdir(place.name, _FOLDER_MODE, dir_fd=place.folder)
             folder = os.open(place.name, FOLDER, dir_fd=place.folder)
-        self._open.append((entry.relative, folder, entry, attributes(entry.place)))
+        self._open.append((entry.relative, folder, entry, attributes(entry.place, entry.changed) or {}))
 
     def _leave(self, relative: str | None) -> None:
         while self._open and not _holds(self._open[-1][0], relative):
             path, folder, entry, found = self._open.pop()
-            self._metadata(Place(folder, ""), entry, found)
-            if path:
-                os.close(folder)
+            try:
+                self._metadata(Place(folder, ""), entry, found)
+            finally:
+                if path:
+                    os.close(folder)
 
     def _linked(self, entry: Entry, place: Place) -> bool:
         first = self._links.get((entry.stat.st_dev, entry.stat.st_ino))
@@ -195,11 +197,9 @@ def _data(source: int, place: int, size: int) -> tuple[int, int]:
         start = os.lseek(source, place, os.SEEK_DATA)
         return start, os.lseek(source, start, os.SEEK_HOLE)
     except OSError as error:
-        if error.errno == errno.ENXIO:
-            return size, size
-        if error.errno != errno.EINVAL:
+        if error.errno != errno.ENXIO:
             raise
-        return place, size
+        return size, size
 
 
 def _copy_range(source: int, target: int, start: int, end: int) -> None:

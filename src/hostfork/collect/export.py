@@ -6,9 +6,9 @@ left out unless `special` asks for it: devices, sockets, set-uid and set-gid bit
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from hostfork.collect.copying import TreeCopy, remove_tree
 from hostfork.collect.difference import below, relative_to
@@ -68,17 +68,23 @@ def export_changes(delta: str, changes: Changeset, at: str, destination: str, sp
         return _copy(_changed_entries(delta, changes, at), stage, special)
 
 
-def export_tar(
-    base: str,
-    delta: str,
-    changes: Changeset,
-    at: str,
-    omit: tuple[str, ...],
-    file: BinaryIO,
-    whole: bool,
-    manifest: StatManifest | None = None,
-    special: bool = False,
-) -> tuple[str, ...]:
+class Part(NamedTuple):
+    """One private path of a tar stream: as for `export_tree`; its entries stand below `prefix`."""
+
+    base: str
+    delta: str
+    changes: Changeset
+    at: str
+    omit: tuple[str, ...]
+    whole: bool
+    manifest: StatManifest | None = None
+    prefix: str = ""
+
+    def walk(self) -> FinalWalk:
+        return FinalWalk(self.base, self.delta, self.changes, self.at, self.omit, self.whole, self.manifest)
+
+
+def export_tar(parts: Sequence[Part], file: BinaryIO, special: bool = False) -> tuple[str, ...]:
     """Write the final visible content as a tar stream: PAX, names in order, the same bytes for the same content.
 
     Returns and raises as `export_tree`; `base.gone` is found before the first byte is written.
@@ -86,20 +92,30 @@ def export_tar(
     from hostfork.collect.tar import TarWriter
 
     try:
-        if manifest is not None and not whole:
-            check = FinalWalk(base, delta, changes, at, omit, whole, manifest)
-            for _ in check:
-                pass
-            check.raise_if_gone()
+        for part in parts:
+            _verify(part)
         writer = TarWriter(file, special)
-        walk = FinalWalk(base, delta, changes, at, omit, whole, manifest)
-        for entry in _named(walk, at):
-            writer.add(entry)
-        walk.raise_if_gone()
+        left_out: list[str] = []
+        for part in parts:
+            walk = part.walk()
+            for entry in _named(walk, part.at):
+                writer.add(entry, below(part.prefix, entry.relative) if entry.relative else part.prefix or ".")
+            walk.raise_if_gone()
+            left_out += [below(part.prefix, path) for path in walk.unreadable]
         writer.finish()
     except OSError as error:
-        raise failure(f"{at} cannot be written as a tar stream", error.filename or at, error, "export") from error
-    return (*writer.left_out, *walk.unreadable)
+        raise failure("the tar stream cannot be written", error.filename or "", error, "export") from error
+    return (*writer.left_out, *left_out)
+
+
+def _verify(part: Part) -> None:
+    """Walk a base once without writing anything, where a manifest can tell what is gone."""
+    if part.manifest is None or part.whole:
+        return
+    walk = part.walk()
+    for _ in walk:
+        pass
+    walk.raise_if_gone()
 
 
 def _named(walk: Iterable[Entry], at: str) -> Iterator[Entry]:

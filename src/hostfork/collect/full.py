@@ -27,7 +27,7 @@ class FullEntry:
 
     facts: Facts
     digest: bytes | None
-    attributes: dict[str, bytes]
+    attributes: dict[str, bytes] | None
     inode: tuple[int, int]
 
 
@@ -74,7 +74,7 @@ class FullScan:
         inode = (found.st_dev, found.st_ino)
         known = facts(place, found)
         digest = self._digest(place, inode) if known.kind is EntryKind.FILE else None
-        self.entries[relative] = FullEntry(known, digest, attributes(place), inode)
+        self.entries[relative] = FullEntry(known, digest, attributes(place, self._ours), inode)
         if known.kind is EntryKind.FOLDER:
             with opened_folder(place, depth, self._ours) as folder:
                 for name in os.listdir(folder):

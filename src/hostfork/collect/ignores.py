@@ -11,8 +11,12 @@ from hostfork.collect.difference import below
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 IGNORE_FILES = (".gitignore", ".ignore", ".git/info/exclude")
+_MOST_LINES = 2000
+_MOST_STARS = 3
+"""Stars in one name. Matching tries all ways to place them, and the fork may have written the file."""
 _IN_ORDER = (".git/info/exclude", ".gitignore", ".ignore")
 
 
@@ -76,28 +80,24 @@ class Ignores:
             return None
         from pathspec import GitIgnoreSpec
 
-        return GitIgnoreSpec.from_lines(_valid(lines))
+        return GitIgnoreSpec([pattern for line in lines[:_MOST_LINES] for pattern in _patterns(line)])
 
 
-def _valid(lines: list[str]) -> list[str]:
-    """Without the lines that git would ignore as malformed and pathspec refuses."""
+def _patterns(line: str) -> "list[GitIgnoreSpecPattern]":
+    """The rule of one line; none for a malformed one, which git ignores too, and for one that is costly to match."""
+    from re import error as bad_expression
+    from warnings import catch_warnings, simplefilter
+
     from pathspec import GitIgnoreSpec
 
-    try:
-        GitIgnoreSpec.from_lines(lines)
-        return lines
-    except ValueError:
-        return [line for line in lines if _compiles(line)]
-
-
-def _compiles(line: str) -> bool:
-    from pathspec import GitIgnoreSpec
-
-    try:
-        GitIgnoreSpec.from_lines([line])
-    except ValueError:
-        return False
-    return True
+    if line.count("**") > _MOST_STARS or any(part.count("*") > _MOST_STARS for part in line.split("/")):
+        return []
+    with catch_warnings():
+        simplefilter("ignore")  # about sets in brackets that git reads in another way
+        try:
+            return list(GitIgnoreSpec.from_lines([line]).patterns)
+        except (ValueError, bad_expression):
+            return []
 
 
 def _in_git(folder: str) -> bool:

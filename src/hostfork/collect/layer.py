@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from hostfork.collect.difference import below, between, created, deleted, joined
 from hostfork.collect.manifest import Change
 from hostfork.collect.reader import TreeReader, read_small
-from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, facts, opened_folder, same_content
+from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, facts, mark, opened_folder, same_content
 from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import EntryKind
 
@@ -40,7 +40,9 @@ class LayerScan:
         """One name that both have."""
         path = joined(self._at, relative)
         same, unreadable = _same_file(upper, base, after, before)
-        fields = () if after.kind is not before.kind else attribute_fields(attributes(base), attributes(upper))
+        fields = (
+            () if after.kind is not before.kind else attribute_fields(attributes(base), attributes(upper, ours=True))
+        )
         change = between(path, before, after, same, fields, base_gone=unreadable)
         if change is not None:
             self.changes.append(change)
@@ -103,11 +105,11 @@ class LayerScan:
 
     def _opaque(self, folder: int, relative: str) -> bytes | None:
         names = os.listxattr(folder)
-        for mark in _REDIRECTS:
-            if mark in names:
+        for redirect in _REDIRECTS:
+            if redirect in names:
                 raise CollectError(
                     Code.COLLECT_FAILED,
-                    f"{joined(self._at, relative)} was written by an overlay with other options: it carries {mark}",
+                    f"{joined(self._at, relative)} was written by an overlay with other options: it carries {redirect}",
                     step="scan",
                     path=joined(self._at, relative),
                 )
@@ -190,7 +192,8 @@ class LayerFinal:
         upper = self._upper.place(relative)
         folder = relative.rpartition("/")[0]
         if upper is not None:
-            opaque = _mark(self._upper.place(folder))
+            above = self._upper.place(folder)
+            opaque = None if above is None else mark(above, _OPAQUE)
             upper = self._upper.place(relative)
             if upper is None or _is_whiteout(upper, upper.stat(), opaque):
                 return None
@@ -206,7 +209,7 @@ class LayerFinal:
             hidden = bool(folder) and self._hides(folder.rpartition("/")[0])
             place = None if hidden else self._upper.place(folder)
             if place is not None:
-                hidden = not stat.S_ISDIR(place.stat().st_mode) or _mark(place) == b"y"
+                hidden = not stat.S_ISDIR(place.stat().st_mode) or mark(place, _OPAQUE) == b"y"
             self._hidden[folder] = hidden
         return self._hidden[folder]
 
@@ -216,11 +219,3 @@ class LayerFinal:
     def __exit__(self, *_: object) -> None:
         self._upper.close()
         self._base.close()
-
-
-def _mark(folder: Place | None) -> bytes | None:
-    if folder is None:
-        return None
-    path, follow = folder.path(), not folder.name
-    marked = _OPAQUE in os.listxattr(path, follow_symlinks=follow)
-    return os.getxattr(path, _OPAQUE, follow_symlinks=follow) if marked else None

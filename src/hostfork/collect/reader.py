@@ -1,7 +1,6 @@
 """Looking up paths in a tree, component by component through open folders, never through a symlink."""
 
 import os
-from errno import ELOOP
 
 from hostfork.collect.walk import Place, open_file, opened_folder, root_place
 from hostfork.errors import CollectError
@@ -33,7 +32,7 @@ class TreeReader:
         *folders, name = relative.split("/")
         if not self._descend(folders):
             return None
-        place = Place(self._open[-1].folder if self._open else self._root.folder, name)
+        place = Place(self._open[-1].folder, name)
         try:
             place.stat()
         except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -41,22 +40,20 @@ class TreeReader:
         return place
 
     def _descend(self, folders: list[str]) -> bool:
+        """Open the folders from the root down, as far as they are not open already."""
+        assert self._root is not None
+        names = ["", *folders]
         shared = 0
-        for level, name in zip(self._open, folders, strict=False):
+        for level, name in zip(self._open, names, strict=False):
             if level.name != name:
                 break
             shared += 1
         self._leave(shared)
-        assert self._root is not None
-        for name in folders[shared:]:
-            parent = self._open[-1].folder if self._open else self._root.folder
+        for name in names[shared:]:
+            place = Place(self._open[-1].folder, name) if self._open else self._root
             try:
-                self._open.append(_Level(parent, name, len(self._open) + 1, self._ours))
+                self._open.append(_Level(place, len(self._open), self._ours))
             except (FileNotFoundError, NotADirectoryError, PermissionError):
-                return False
-            except OSError as error:
-                if error.errno != ELOOP:
-                    raise
                 return False
         return True
 
@@ -80,9 +77,9 @@ class TreeReader:
 class _Level:
     """One open folder of the path."""
 
-    def __init__(self, parent: int, name: str, depth: int, ours: bool) -> None:
-        self.name = name
-        self._context = opened_folder(Place(parent, name), depth, ours)
+    def __init__(self, place: Place, depth: int, ours: bool) -> None:
+        self.name = place.name
+        self._context = opened_folder(place, depth, ours)
         self.folder = self._context.__enter__()
 
     def close(self) -> None:
@@ -104,3 +101,17 @@ def read_small(place: Place, ours: bool, limit: int = 1 << 20) -> bytes | None:
         return content
     finally:
         os.close(file)
+
+
+class TreeFinal:
+    """The final content where all of it lies in one tree."""
+
+    def __init__(self, reader: TreeReader) -> None:
+        self._reader = reader
+
+    def read(self, relative: str) -> bytes | None:
+        place = self._reader.place(relative)
+        return None if place is None else read_small(place, ours=True)
+
+    def exists(self, relative: str) -> bool:
+        return self._reader.place(relative) is not None

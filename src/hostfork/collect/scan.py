@@ -4,14 +4,15 @@ In each, `at` is the private path as the command saw it, `base` the host's path 
 relative paths that are no part of it (stand-ins under endpoints, folders of other rules). Raises CollectError.
 """
 
-from hostfork.collect.classify import TreeFinal, classify
-from hostfork.collect.difference import ordered
-from hostfork.collect.full import FullManifest, FullScan, differences
-from hostfork.collect.layer import LayerFinal, LayerScan
-from hostfork.collect.manifest import Changeset, StatManifest
-from hostfork.collect.reader import TreeReader
-from hostfork.collect.tree import TreeScan
+from typing import TYPE_CHECKING
+
+from hostfork.collect.manifest import Changeset
 from hostfork.collect.walk import failure, root_place
+
+if TYPE_CHECKING:
+    from hostfork.collect.full import FullManifest
+    from hostfork.collect.ignores import Final
+    from hostfork.collect.manifest import Change, StatManifest
 
 
 def scan_layer(upper: str, base: str, at: str, omit: tuple[str, ...] = ()) -> Changeset:
@@ -19,36 +20,43 @@ def scan_layer(upper: str, base: str, at: str, omit: tuple[str, ...] = ()) -> Ch
 
     Takes the time of the changes. The base is read as it is now.
     """
+    from hostfork.collect.layer import LayerFinal, LayerScan
+
     scan = LayerScan(at, omit)
     try:
         with root_place(upper) as top, root_place(base) as bottom:
             scan.root(top, bottom)
         with LayerFinal(upper, base) as final:
-            return Changeset(classify(ordered(scan.changes), at, final))
+            return _changeset(scan.changes, at, final)
     except OSError as error:
         raise failure(f"the changes of {at} cannot be read", error.filename or upper, error) from error
 
 
-def scan_tree(tree: str, manifest: StatManifest, base: str, at: str, omit: tuple[str, ...] = ()) -> Changeset:
+def scan_tree(tree: str, manifest: "StatManifest", base: str, at: str, omit: tuple[str, ...] = ()) -> Changeset:
     """The changes in a copied tree: a stat walk against the manifest of the copy, content only where that differs.
 
     A path whose source is no longer what was copied cannot be compared: `base_gone`, and counted as modified.
     """
+    from hostfork.collect.reader import TreeFinal, TreeReader
+    from hostfork.collect.tree import TreeScan
+
     try:
         with TreeReader(base) as source, root_place(tree) as top:
             scan = TreeScan(manifest, source, at, omit)
             scan.root(top)
         with TreeReader(tree, ours=True) as reader:
-            return Changeset(classify(ordered(scan.changes), at, TreeFinal(reader)))
+            return _changeset(scan.changes, at, TreeFinal(reader))
     except OSError as error:
         raise failure(f"the changes of {at} cannot be read", error.filename or tree, error) from error
 
 
-def full_manifest(root: str, omit: tuple[str, ...] = (), ours: bool = False) -> FullManifest:
+def full_manifest(root: str, omit: tuple[str, ...] = (), ours: bool = False) -> "FullManifest":
     """Everything in a tree: content by BLAKE3, link targets, mode, owner, attributes, ACLs, devices; no times.
 
     `ours`: a private tree; what the fork closed to its owner is opened for the moment of reading.
     """
+    from hostfork.collect.full import FullManifest, FullScan
+
     scan = FullScan(omit, ours)
     try:
         with root_place(root) as top:
@@ -58,6 +66,18 @@ def full_manifest(root: str, omit: tuple[str, ...] = (), ours: bool = False) -> 
     return FullManifest(scan.entries, scan.ignore_files)
 
 
-def compare(before: FullManifest, after: FullManifest, at: str) -> Changeset:
+def compare(before: "FullManifest", after: "FullManifest", at: str) -> Changeset:
     """The changes between two full manifests."""
-    return Changeset(classify(ordered(differences(before, after, at)), at, after))
+    from hostfork.collect.full import differences
+
+    return _changeset(list(differences(before, after, at)), at, after)
+
+
+def _changeset(changes: "list[Change]", at: str, final: "Final") -> Changeset:
+    """In order and with classes; a run that changed nothing does not pay for the tables."""
+    if not changes:
+        return Changeset(())
+    from hostfork.collect.classify import classify
+    from hostfork.collect.difference import ordered
+
+    return Changeset(classify(ordered(changes), at, final))

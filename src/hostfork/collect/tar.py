@@ -31,18 +31,18 @@ class TarWriter:
             fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape"
         )
 
-    def add(self, entry: Entry) -> None:
-        """Write one entry; the root is "."."""
+    def add(self, entry: Entry, name: str) -> None:
+        """Write one entry under that name."""
         kind = _TYPES.get(stat.S_IFMT(entry.mode))
         if kind is None or (kind in _ON_REQUEST and not self._special):
-            self.left_out.append(entry.relative)
+            self.left_out.append(name)
             return
-        info = self._header(entry, kind)
+        info = self._header(entry, name, kind)
         first = self._links.get((entry.stat.st_dev, entry.stat.st_ino))
         if first is not None and kind != tarfile.DIRTYPE:
             info.type, info.linkname = tarfile.LNKTYPE, first
         elif kind == tarfile.REGTYPE:
-            self._file(entry, info)
+            self._file(entry, name, info)
             return
         self._tar.addfile(info)
 
@@ -50,8 +50,8 @@ class TarWriter:
         """Write the end of the archive."""
         self._tar.close()
 
-    def _header(self, entry: Entry, kind: bytes) -> tarfile.TarInfo:
-        info = tarfile.TarInfo(entry.relative or ".")
+    def _header(self, entry: Entry, name: str, kind: bytes) -> tarfile.TarInfo:
+        info = tarfile.TarInfo(name)
         info.type, info.mode = kind, stat.S_IMODE(entry.mode)
         info.uid, info.gid = entry.uid, entry.gid
         seconds, rest = divmod(entry.mtime_ns, 1_000_000_000)
@@ -61,28 +61,28 @@ class TarWriter:
             info.linkname = os.fsdecode(entry.place.link_target())
         if kind in _ON_REQUEST:
             info.devmajor, info.devminor = os.major(entry.stat.st_rdev), os.minor(entry.stat.st_rdev)
-        info.pax_headers = headers | self._attributes(entry)
+        info.pax_headers = headers | self._attributes(entry, name)
         if kind != tarfile.DIRTYPE and info.mode & _SPECIAL_BITS and not self._special:
             info.mode &= ~_SPECIAL_BITS
-            self.left_out.append(entry.relative)
+            self.left_out.append(name)
         return info
 
-    def _attributes(self, entry: Entry) -> dict[str, str]:
-        found = attributes(entry.place)
+    def _attributes(self, entry: Entry, name: str) -> dict[str, str]:
+        found = attributes(entry.place, entry.changed) or {}
         if "security.capability" in found and not self._special:
             del found["security.capability"]
-            self.left_out.append(entry.relative)
+            self.left_out.append(name)
         names = sorted(found)
-        return {f"SCHILY.xattr.{name}": found[name].decode("utf-8", "surrogateescape") for name in names}
+        return {f"SCHILY.xattr.{key}": found[key].decode("utf-8", "surrogateescape") for key in names}
 
-    def _file(self, entry: Entry, info: tarfile.TarInfo) -> None:
+    def _file(self, entry: Entry, name: str, info: tarfile.TarInfo) -> None:
         try:
             source = open_file(entry.place, ours=entry.changed)
         except PermissionError:
-            self.left_out.append(entry.relative)  # the base's, and the fork could not read it either
+            self.left_out.append(name)  # the base's, and the fork could not read it either
             return
         with open(source, "rb") as content:
             info.size = os.fstat(source).st_size
             self._tar.addfile(info, content)
         if entry.stat.st_nlink > 1:
-            self._links[entry.stat.st_dev, entry.stat.st_ino] = entry.relative
+            self._links[entry.stat.st_dev, entry.stat.st_ino] = name

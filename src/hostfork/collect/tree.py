@@ -48,7 +48,7 @@ class TreeScan:
         found = tree.stat()
         self._compare("", tree, self._manifest.root, found)
         if S_ISDIR(found.st_mode):
-            self._folder(tree.folder, "", 1)
+            self._enter(tree, "", 1)
 
     def _folder(self, folder: int, relative: str, depth: int) -> None:
         known = self._manifest.names(relative)
@@ -128,7 +128,7 @@ class TreeScan:
             if not gone and after.kind is EntryKind.FILE:
                 same = before.size == after.size and source is not None and same_content(place, source, ours=True)
             if source is not None and (not gone or after.kind not in _WITH_CONTENT):
-                fields = attribute_fields(attributes(source), attributes(place))
+                fields = attribute_fields(attributes(source), attributes(place, ours=True))
         change = between(path, before, after, same, fields, base_gone=gone)
         if change is not None:
             self.changes.append(change)

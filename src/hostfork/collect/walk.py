@@ -74,17 +74,13 @@ def failure(sentence: str, path: str, error: OSError, step: str = "scan") -> Col
 def root_place(path: str) -> Iterator[Place]:
     """The root of a tree, a folder or a single entry. The path itself is followed: the caller chose it."""
     try:
-        folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        if stat.S_ISDIR(os.fstat(folder).st_mode):
-            handle = folder
-            folder = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            os.close(handle)
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
         raise failure(f"{path} cannot be opened", path, error) from error
     try:
-        yield Place(folder, "")
+        yield Place(handle, "")
     finally:
-        os.close(folder)
+        os.close(handle)
 
 
 @contextmanager
@@ -109,8 +105,10 @@ def opened_folder(place: Place, depth: int, ours: bool = False) -> Iterator[int]
 @contextmanager
 def _searchable(folder: int) -> Iterator[None]:
     """While this lasts the owner may look up names in its own folder, whatever the folder's mode says."""
-    mode = stat.S_IMODE(os.fstat(folder).st_mode)
-    if mode & 0o500 == 0o500 or os.geteuid() == 0:
+    found = os.fstat(folder)
+    mode = stat.S_IMODE(found.st_mode)
+    user = os.geteuid()
+    if mode & 0o500 == 0o500 or user == 0 or user != found.st_uid:
         yield
         return
     os.fchmod(folder, mode | 0o500)
@@ -130,20 +128,30 @@ def open_file(place: Place, ours: bool = False) -> int:
 
 
 def _open(place: Place, flags: int, ours: bool) -> int:
-    if not place.name:
-        return os.open(place.path(), flags & ~os.O_NOFOLLOW)
     try:
+        if not place.name:
+            return os.open(place.path(), flags & ~os.O_NOFOLLOW)
         return os.open(place.name, flags, dir_fd=place.folder)
     except PermissionError:
         if not ours:
             raise
-    # The owner may have taken the read permission from itself. The descriptor stays valid after the mode is back.
-    handle = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.folder)
+    with _opened_up(place) as path:
+        return os.open(path, flags & ~os.O_NOFOLLOW)
+
+
+@contextmanager
+def _opened_up(place: Place) -> Iterator[str]:
+    """A path to an entry of a private tree from which its owner has taken the permission to read, given back while
+    this lasts. Descriptors that are opened meanwhile stay valid."""
+    if place.name:
+        handle = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.folder)
+    else:
+        handle = os.dup(place.folder)
     try:
         mode = stat.S_IMODE(os.fstat(handle).st_mode)
         os.chmod(f"/proc/self/fd/{handle}", mode | 0o500)
         try:
-            return os.open(f"/proc/self/fd/{handle}", flags & ~os.O_NOFOLLOW)
+            yield f"/proc/self/fd/{handle}"
         finally:
             os.chmod(f"/proc/self/fd/{handle}", mode)
     finally:
@@ -175,18 +183,46 @@ def _same_bytes(first: int, second: int) -> bool:
         place += _CHUNK
 
 
-def attributes(place: Place) -> dict[str, bytes]:
-    """The extended attributes and ACLs that belong to the content; never overlayfs's own marks nor security labels."""
-    path, follow = place.path(), not place.name
-    found = {}
+def attributes(place: Place, ours: bool = False) -> dict[str, bytes] | None:
+    """The extended attributes and ACLs that belong to the content; None where this user may not read them.
+
+    Never overlayfs's own marks nor the labels of security modules. `ours`: a private tree.
+    """
     try:
-        for name in os.listxattr(path, follow_symlinks=follow):
-            if _counts(name):
-                found[name] = os.getxattr(path, name, follow_symlinks=follow)
+        return _read_attributes(place.path(), follow=not place.name)
+    except PermissionError:
+        if not ours:
+            return None
+    with _opened_up(place) as path:
+        return _read_attributes(path, follow=True)
+
+
+def _read_attributes(path: str, follow: bool) -> dict[str, bytes]:
+    try:
+        names = os.listxattr(path, follow_symlinks=follow)
     except OSError as error:
-        if error.errno not in (errno.ENOTSUP, errno.ENODATA, errno.EACCES, errno.EPERM, errno.ELOOP):
+        if error.errno != errno.ENOTSUP:
             raise
-    return found
+        return {}
+    return {name: os.getxattr(path, name, follow_symlinks=follow) for name in names if _counts(name)}
+
+
+def mark(folder: Place, name: str) -> bytes | None:
+    """One of overlayfs's marks on a folder of a private layer, or None."""
+    try:
+        return _read_mark(folder.path(), name, follow=not folder.name)
+    except PermissionError:
+        with _opened_up(folder) as path:
+            return _read_mark(path, name, follow=True)
+
+
+def _read_mark(path: str, name: str, follow: bool) -> bytes | None:
+    try:
+        return os.getxattr(path, name, follow_symlinks=follow)
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise
+        return None
 
 
 def _counts(name: str) -> bool:
@@ -200,9 +236,9 @@ def _counts(name: str) -> bool:
     )
 
 
-def attribute_fields(before: dict[str, bytes], after: dict[str, bytes]) -> tuple[str, ...]:
-    """`xattrs` and `acl`, as far as they differ."""
-    if before == after:
+def attribute_fields(before: dict[str, bytes] | None, after: dict[str, bytes] | None) -> tuple[str, ...]:
+    """`xattrs` and `acl`, as far as they differ. What could not be read does not differ."""
+    if before is None or after is None or before == after:
         return ()
     names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     return (("xattrs",) if names - _ACL else ()) + (("acl",) if names & _ACL else ())
