@@ -81,6 +81,14 @@ def test_ignored_paths_are_generated_and_name_their_outermost_folder() -> None:
     assert one("\udcff.gen", content=content).class_ is ChangeClass.GENERATED
 
 
+@pytest.mark.parametrize("rule", ["!", "a\\", "[z-a]", "[[a]]&&~", "*a" * 60 + "b", "**/" * 60 + "b"])
+def test_rules_that_are_malformed_or_costly_are_passed_over(rule: str, recwarn: pytest.WarningsRecorder) -> None:
+    content = Content({".gitignore": f"{rule}\n*.gen\n"})
+    assert one("a" * 250, content=content).class_ is ChangeClass.SOURCE
+    assert one("x.gen", content=content).class_ is ChangeClass.GENERATED
+    assert not recwarn.list
+
+
 @pytest.mark.rig("git")
 def test_ignoring_is_what_git_does(tmp_path: os.PathLike[str]) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)

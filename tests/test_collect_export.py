@@ -1,5 +1,6 @@
 """Exports: whole or not at all, with all metadata, and never anywhere but in the destination."""
 
+import ctypes
 import io
 import json
 import os
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from collect_rig import content, copy_with_manifest, reduced
+from hostfork.collect.copying import _copy_range
 from hostfork.collect.export import Part, export_changes, export_tar, export_tree
 from hostfork.collect.manifest import Changeset, StatManifest
 from hostfork.collect.scan import full_manifest, scan_layer, scan_tree
@@ -336,6 +338,22 @@ def test_several_paths_in_one_stream(tmp_path: os.PathLike[str]) -> None:
     assert names == [f"home/{name}{path}" for name in ("one", "two") for path in inside]
 
 
+def test_a_tar_stream_into_a_raw_pipe(tmp_path: os.PathLike[str]) -> None:
+    fork = Fork(str(tmp_path), FILES, lambda copy: make(copy, {"big": "x" * 500_000}))
+    reader, writer = os.pipe()
+    os.set_blocking(writer, True)
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        with open(writer, "wb", buffering=0) as pipe:
+            export_tar([fork.part()], pipe)
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        assert pipe.read() == fork.tar()[0]
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_a_tar_stream_into_a_full_device(tmp_path: os.PathLike[str]) -> None:
     fork = Fork(str(tmp_path), FILES, _few)
     with pytest.raises(CollectError) as caught, open("/dev/full", "wb", buffering=0) as full:
@@ -381,6 +399,65 @@ def test_an_interrupt_leaves_nothing(tmp_path: os.PathLike[str]) -> None:
     os.kill(child, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     assert os.listdir(where) == []
+
+
+def test_a_destination_that_comes_into_use_is_left_alone(tmp_path: os.PathLike[str]) -> None:
+    make(f"{tmp_path}/tree", {f"d{number % 40}/f{number}": "x" * 2000 for number in range(4000)})
+    where = f"{tmp_path}/where"
+    os.makedirs(f"{where}/out")
+    child = os.fork()
+    if child == 0:
+        while len(os.listdir(where)) == 1:
+            time.sleep(0.0005)
+        make(where, {"out/mine": "keep"})
+        os._exit(0)
+    with pytest.raises(CollectError, match="came into use"):
+        export_tree("/nowhere", f"{tmp_path}/tree", NONE, AT, (), f"{where}/out", True)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.listdir(where) == ["out"]
+    assert os.listdir(f"{where}/out") == ["mine"]
+
+
+@pytest.mark.rig("root")
+def test_a_destination_without_attributes_is_said(tmp_path: os.PathLike[str]) -> None:
+    make(f"{tmp_path}/tree", {"a": "", "b": ""})
+    os.setxattr(f"{tmp_path}/tree/a", "user.test", b"1")
+    place = f"{tmp_path}/ramfs"
+    os.mkdir(place)
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mount(b"none", place.encode(), b"ramfs", 0, None) == 0
+    try:
+        assert export_tree("/nowhere", f"{tmp_path}/tree", NONE, AT, (), f"{place}/out", True) == ("a",)
+        assert sorted(os.listdir(f"{place}/out")) == ["a", "b"]
+    finally:
+        assert libc.umount2(place.encode(), 0) == 0
+
+
+def test_a_file_that_gets_shorter_while_it_is_copied(tmp_path: os.PathLike[str]) -> None:
+    make(str(tmp_path), {"a": "12345"})
+    with open(f"{tmp_path}/a", "rb") as source, open(f"{tmp_path}/b", "wb") as target:
+        _copy_range(source.fileno(), target.fileno(), 0, 100)
+    assert os.path.getsize(f"{tmp_path}/b") == 5
+
+
+def _links_and_nodes(folder: str) -> None:
+    make(folder, {"tree/a/one": "1", "tree/b/": ""})
+    os.link(f"{folder}/tree/a/one", f"{folder}/tree/b/two")
+    os.chmod(f"{folder}/tree/a", 0)
+    left_out = export_tree("/nowhere", f"{folder}/tree", NONE, AT, (), f"{folder}/out", True, special=True)
+    assert left_out == ("null",)  # devices are root's
+    found = full_manifest(f"{folder}/out", ours=True)
+    assert sorted(found.entries) == ["", "a", "a/one", "b", "b/two"]
+    assert found.entries["a/one"].digest == found.entries["b/two"].digest
+
+
+@pytest.mark.rig("root")
+def test_a_hard_link_out_of_a_closed_folder_is_a_file_of_its_own(user: Person, ext4_disk: Disk) -> None:
+    folder = ext4_disk.folder(user)
+    os.mkdir(f"{folder}/tree")
+    os.mknod(f"{folder}/tree/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    os.chown(f"{folder}/tree", user.uid, user.gid)
+    user.call(_links_and_nodes, folder)
 
 
 def _as_user(folder: str) -> tuple[str, ...]:

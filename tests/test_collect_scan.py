@@ -333,6 +333,29 @@ def _closed(folder: str) -> None:
     assert caught.value.errno == 13
 
 
+def _closed_root(folder: str) -> None:
+    fork = Copied(folder, {".gitignore": "*.gen\n", "a": "one"})
+    os.setxattr(f"{fork.base}/a", "user.test", b"1")
+    make(fork.copy, {"a": "two", "b.gen": ""})
+    make(folder, {"upper/b.gen": "", "upper/a": "two"})
+    os.setxattr(f"{folder}/upper/a", "user.test", b"1")
+    for name in ("copy/a", "copy", "upper/a", "upper"):
+        os.chmod(f"{folder}/{name}", 0)
+    for changes in (fork.scan().changes, scan_layer(f"{folder}/upper", fork.base, AT).changes):
+        found = [(c.path[len(AT) + 1 :], c.change, c.mode, c.class_) for c in changes]
+        assert found == [
+            ("", P, 0, ChangeClass.SOURCE),
+            ("a", M, 0, ChangeClass.SOURCE),
+            ("b.gen", C, 0o644, ChangeClass.GENERATED),
+        ]
+    assert changes[1].fields == ("mode",)  # the attribute behind the closed mode is the base's
+    assert stat.S_IMODE(os.lstat(fork.copy).st_mode) == 0
+
+
+def test_a_private_folder_that_the_fork_closed(user: Person, ext4_disk: Disk) -> None:
+    user.call(_closed_root, ext4_disk.folder(user))
+
+
 def test_what_the_fork_closed_to_its_owner_is_read_and_left_so(user: Person, ext4_disk: Disk) -> None:
     user.call(_closed, ext4_disk.folder(user))
 

@@ -3,7 +3,7 @@
 import os
 import stat
 import tarfile
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from hostfork.collect.final import Entry
 from hostfork.collect.walk import attributes, open_file
@@ -27,8 +27,12 @@ class TarWriter:
         self.left_out: list[str] = []
         self._special = special
         self._links: dict[tuple[int, int], str] = {}
-        self._tar = tarfile.open(  # noqa: SIM115 (finished by `finish`; after a failure the stream is worthless)
-            fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape"
+        self._tar = tarfile.TarFile(
+            fileobj=cast(BinaryIO, _Sink(file)),
+            mode="w",
+            format=tarfile.PAX_FORMAT,
+            encoding="utf-8",
+            errors="surrogateescape",
         )
 
     def add(self, entry: Entry, name: str) -> None:
@@ -86,3 +90,21 @@ class TarWriter:
             self._tar.addfile(info, content)
         if entry.stat.st_nlink > 1:
             self._links[entry.stat.st_dev, entry.stat.st_ino] = name
+
+
+class _Sink:
+    """A stream that need not be able to seek; a raw pipe may take less than it is given."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._place = 0
+
+    def write(self, content: bytes) -> int:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._place += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        return self._place
