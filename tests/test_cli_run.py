@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -350,25 +351,26 @@ def test_help_is_not_a_run(run, person):
     assert run("--private", ".", "--", "sh", "-c", "echo $0", "--help").stdout == "--help\n"
 
 
-def test_interrupted_before_the_command_is_quiet(run, person, project):
-    argv = [PROGRAM, "run", "--private", ".", "--policy", "/dev/stdin", "--", "touch", "ran"]
-    pipe = subprocess.PIPE
-    with person.popen(argv, cwd=project, stdin=pipe, stderr=pipe) as process:
-        _wait_until_reading(process.pid)
-        process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_before_the_command_is_quiet(run, person, project, number):
+    policy = person.home + "/policy.toml"
+    os.mkfifo(policy)
+    os.chown(policy, person.uid, person.gid)
+    argv = [PROGRAM, "run", "--private", ".", "--policy", policy, "--result", person.home + "/r", "--", "touch", "ran"]
+    with person.popen(argv, cwd=project, stderr=subprocess.PIPE) as process, open(_open_for(process, policy), "wb"):
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert err == b""
+    assert result(person.home + "/r")["status"]["error"]["code"] == "workload.interrupted"
     assert forks(person) == []
 
 
-def _wait_until_reading(pid):
-    """Until it sleeps in read(2) of a pipe: the policy."""
-    import time
-
-    while True:
-        with open(f"/proc/{pid}/syscall") as file:
-            words = file.read().split()
-        if words[0] == "0" and os.readlink(f"/proc/{pid}/fd/{int(words[1], 16)}").startswith("pipe:"):
-            return
-        time.sleep(0.01)
+def _open_for(process, path):
+    """The writing end of a FIFO, once the process reads it."""
+    while process.poll() is None:
+        try:
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            time.sleep(0.01)
+    raise ChildProcessError(process.stderr.read())
