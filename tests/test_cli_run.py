@@ -344,6 +344,109 @@ def _make_rules(home):
         open(f"{home}/{name}/secret", "w").close()
 
 
+def test_everything_shared_only_if_it_is_meant(run, project):
+    assert run("--", "touch", "x").returncode == 125
+    assert run("--share-all", "--", "touch", "x").returncode == 0
+    assert os.path.exists(f"{project}/x")
+
+
+def test_relocated_lies_elsewhere_and_says_so(run, person, project, hostfork):
+    path = person.home + "/r.json"
+    words = [
+        "--relocated",
+        "--result",
+        path,
+        "--name",
+        "away",
+        "--",
+        "sh",
+        "-c",
+        "pwd; echo $HOSTFORK_ROOT; echo x >new",
+    ]
+    done = run("--private", ".", *words)
+    assert done.returncode == 0, done.stderr
+    where, root = done.stdout.splitlines()
+    assert where == root != os.path.realpath(project)
+    assert "new" not in os.listdir(project)
+    assert result(path)["same_paths"] is False
+    assert [line.split()[:2] for line in hostfork(person, "diff", "away", check=0).stdout.splitlines()] == [
+        ["A", "new"]
+    ]
+    refused = run("--private", ".", "--require", "same-paths", *words)
+    assert refused.returncode == 125
+    assert "code policy.require" in refused.stderr
+
+
+def test_private_storage_lies_where_it_is_told(run, person, project, hostfork):
+    pool = person.home + "/pool"
+    person.call(os.mkdir, pool, 0o700)
+    done = run("--private", ".:copy", "--pool", pool, "--name", "n", "--keep", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert os.listdir(pool)
+    assert json.loads(hostfork(person, "show", "n", "--json", check=0).stdout)["pool"] == os.path.realpath(pool)
+
+
+def test_an_endpoint_stays_the_hosts(run, person, project):
+    os.mkfifo(f"{project}/pipe")
+    os.chown(f"{project}/pipe", person.uid, person.gid)
+    reader = os.open(f"{project}/pipe", os.O_RDONLY | os.O_NONBLOCK)
+    done = run("--private", ".", "--endpoint", "pipe", "--", "sh", "-c", "echo hello >pipe")
+    assert done.returncode == 0, done.stderr
+    assert os.read(reader, 100) == b"hello\n"
+    os.close(reader)
+
+
+def test_policies_by_name_and_file(run, person, project):
+    file = person.home + "/mine.toml"
+    with open(file, "w") as stream:
+        stream.write('schema = 1\n[environment]\nset = { FROM_POLICY = "yes" }\n')
+    os.chown(file, person.uid, person.gid)
+    done = run("--private", ".", "--policy", file, "--", "sh", "-c", "echo $FROM_POLICY")
+    assert done.stdout == "yes\n"
+    done = run("--private", ".", "--policy", "build", "--", "sh", "-c", "touch ~/x; echo $?")
+    assert done.stdout.strip() != "0"
+    assert not os.path.exists(person.home + "/x")
+
+
+def test_a_promise_that_cannot_be_kept_is_refused(run, person):
+    done = run("--private", ".:live", "--require", "independent", "--", "true")
+    assert done.returncode == 125
+    assert "code policy.require" in done.stderr
+    assert run("--private", ".", "--require", "independent", "--", "true").returncode == 0
+    assert run("--private", ".", "--require", "cgroup", "--", "true", delegated=False).returncode == (
+        0 if person.uid == 0 else 125
+    )
+
+
+@pytest.mark.parametrize("person", ["user"], indirect=True)
+def test_what_is_weaker_is_said_in_every_run_but_not_with_quiet(run, person):
+    lines = run("--private", ".", "--", "true", delegated=False).stderr.splitlines()
+    assert len(lines) == 1
+    assert "no cgroup owns the command's processes" in lines[0]
+    assert run("--private", ".", "-q", "--", "true", delegated=False).stderr == ""
+
+
+@pytest.mark.parametrize("person", ["user"], indirect=True)
+def test_namespaces_denied_is_one_error_that_names_the_way_out(run, person):
+    done = run("--private", ".", "--", "true", namespaces=False)
+    assert done.returncode == 125
+    assert "code host.namespaces · nothing was made · status 125" in done.stderr
+    assert "hostfork setup" in done.stderr
+    assert run("--private", ".", "--relocated", "--", "true", namespaces=False).returncode == 0
+
+
+def test_a_pipeline_and_closed_streams(run, person, project):
+    done = person.run(
+        ["bash", "-c", f"{PROGRAM} run --private . -- yes | head -1; echo ${{PIPESTATUS[0]}}"], cwd=project
+    )
+    assert done.stdout == "y\n141\n"
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        done = person.run(
+            ["sh", "-c", f"{PROGRAM} run --private . -- sh -c 'echo x >new; exit 5' {closed}"], cwd=project
+        )
+        assert done.returncode == 5, (closed, done.stderr)
+
+
 def test_help_is_not_a_run(run, person):
     done = run("--help")
     assert done.returncode == 0

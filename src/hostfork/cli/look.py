@@ -5,15 +5,15 @@ Pure functions from values to text. What is rounded here is exact in `documents`
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from hostfork.collect.manifest import Counts
+from hostfork.values import frozen
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 _PLAIN_SIGNS = {0xB7: "|", 0x2026: "...", 0x2588: "#", 0x2591: "."}
 
 
-@dataclass(frozen=True)
+@frozen
 class Look:
     """What the reader's end can show. `width` None: not a terminal, nothing is shortened."""
 
