@@ -48,6 +48,7 @@ def _check(result: int, what: str) -> None:
 
 PROGRAMS = {
     "strace": "strace",
+    "bubblewrap": "bwrap",
     "tmux": "tmux",
     "git": "git",
     "compiler": "cc",

@@ -72,7 +72,7 @@ def run(plan: ViewPlan, journal: str, *, owned: bool = False) -> tuple[Exit, str
         launched = helper.start(plan._replace(context=context._replace(argv=shell), cgroup=owned), log, folder)
         helper.wait_executed("sh")
         ended = watch(helper.channel, None, None, None)
-        assert stop(group, helper, launched.mount_namespace, "none").survivors == ()
+        assert stop(group, helper, launched.mount_namespace, frozenset()).survivors == ()
         assert [pid for pid in members(launched.mount_namespace) if pid != helper.pid] == []
     finally:
         helper.finish()
@@ -314,7 +314,7 @@ def _killed_keeper(folder: str) -> str:
         watch(helper.channel, None, None, None)
     except WorkloadError as error:
         helper.reap()
-        assert stop(None, None, launched.mount_namespace, "killed-keeper").ended == 1
+        assert stop(None, None, launched.mount_namespace, frozenset({b"HOSTFORK_FORK=killed-keeper"})).ended == 1
         return error.code.name
     return ""
 

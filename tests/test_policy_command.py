@@ -121,10 +121,11 @@ def test_set_uid_programs_of_others_are_refused_to_users(user: Person, root: Per
     os.chmod(f"{folder}/sgid", 0o2755)
     os.chmod(f"{folder}/own", 0o6755)
     os.symlink("suid", f"{folder}/link")
-    for name, word in (("suid", "set-uid"), ("sgid", "set-gid"), ("link", "set-uid")):
+    for name in ("suid", "link"):
         answer = user.call(_privileged, f"{folder}/{name}", True)
         assert answer.startswith("command.set-uid: ")
-        assert word in answer
+        assert "set-uid" in answer
+    assert user.call(_privileged, f"{folder}/sgid", True) == f"{folder}/sgid"
     assert user.call(_privileged, f"{folder}/own", True) == f"{folder}/own"
     assert user.call(_privileged, f"{folder}/suid", False) == f"{folder}/suid"
 

@@ -375,7 +375,7 @@ def test_denied_namespaces_are_one_message(hostfork: Run, user: Person, ext4_dis
     user.call(make_project, project)
     done = hostfork(user, "run", "--private", project, "--", "touch", f"{project}/no", check=125, namespaces=False)
     assert "code host.namespaces" in done.stderr
-    assert "user.max_user_namespaces is 0" in done.stderr
+    assert "user.max_user_namespaces=0" in done.stderr
     assert "--relocated" in done.stderr
     assert "hostfork setup" in done.stderr
     assert not os.path.exists(f"{project}/no")

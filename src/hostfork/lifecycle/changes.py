@@ -109,6 +109,11 @@ def part_of(changeset: Changeset, path: PathRecord) -> Changeset:
     )
 
 
+def parts_of(changeset: Changeset, record: Record) -> dict[str, Changeset]:
+    """A changeset over all private paths taken apart again."""
+    return {path.path: part_of(changeset, path) for path in private_paths(record)}
+
+
 def relocated(record: Record) -> tuple[str, str]:
     """Where the private copy lies that holds the working directory (else the first), and the directory inside it."""
     paths = private_paths(record)

@@ -43,11 +43,13 @@ class Caller:
         return path
 
 
-def command_context(request: Request, plan: Plan, caller: Caller, cwd: str, name: str, root: str | None) -> Context:
+def command_context(
+    request: Request, plan: Plan, caller: Caller, cwd: str, marks: tuple[str, ...], root: str | None
+) -> Context:
     """The command's own context. `root`: where the private copy lies in the relocated mode, else None."""
     variables = {} if plan.environment.clear else dict(os.environ)
     variables |= dict(plan.environment.variables)
-    variables |= {"HOSTFORK": "1", "HOSTFORK_FORK": name}
+    variables |= {"HOSTFORK": "1"} | dict(mark.split("=", 1) for mark in marks)
     if root is not None:
         variables["HOSTFORK_ROOT"] = root
     if os.path.realpath(variables.get("PWD", cwd)) != cwd:

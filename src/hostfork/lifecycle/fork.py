@@ -3,14 +3,13 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from hostfork.collect.manifest import Changeset, Counts
 from hostfork.errors import Code, ForkError, HostforkError
 from hostfork.lifecycle import changes
 from hostfork.lifecycle.record import Record
-from hostfork.lifecycle.release import close_view, end_writers, release
+from hostfork.lifecycle.release import await_keeper, close_view, end_writers, release
 from hostfork.lifecycle.request import ExportForm
 from hostfork.lifecycle.store import ForkFolder, Store, state_folder
 from hostfork.storage.choose import storage_of
@@ -167,12 +166,18 @@ class Fork:
         Raises ForkError `fork.busy` where its owner lives.
         """
         self._must_be_still("discarded")
-        with Store(state_folder()).open(self.name) as folder:
-            if not folder.lock():
+        store = Store(state_folder())
+        with store.settling(), store.open(self.name) as folder:
+            record = folder.load()
+            if not folder.lock() and observed_activity(record) not in (Activity.IDLE, Activity.ORPHANED):
                 raise _busy(self.name, "is held by another hostfork")
-            end_writers(self.record, None)
-            left = close_view(self.record, None)
-            return left.sentences + release(folder, replace(self.record)).sentences
+            await_keeper(record)
+            if record.activity is not Activity.IDLE:
+                report = end_writers(record, None)
+                if report.survivors:
+                    raise _busy(self.name, f"has processes that cannot be ended: {', '.join(map(str, report.survivors))}")
+            left = close_view(record, None)
+            return left.sentences + release(folder, record).sentences
 
     def _must_be_still(self, verb: str) -> None:
         if self.activity in (Activity.RUNNING, Activity.PREPARING, Activity.RELEASING):

@@ -13,7 +13,7 @@ from hostfork.lifecycle.context import Caller, command_context
 from hostfork.lifecycle.prepare import Tell, new_record, prepare
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import Outcome, PathOutcome, Record, Status
-from hostfork.lifecycle.release import Leftovers, close_view, end_writers, release
+from hostfork.lifecycle.release import Leftovers, close_view, end_writers, marks, release
 from hostfork.lifecycle.request import ExportForm, Keep, Request
 from hostfork.lifecycle.store import ForkFolder, now
 from hostfork.lifecycle.view import attaches
@@ -190,7 +190,7 @@ class LiveFork:
             attaches=attaches(self._plan, self.record, self._folder) if self._plan.same_paths else (),
             cgroup=self._plan.cgroup_parent is not None,
             owner=os.getpid(),
-            context=command_context(self._request, self._plan, caller, cwd, self._folder.name, root),
+            context=command_context(self._request, self._plan, caller, cwd, marks(self.record), root),
         )
 
     def _stop_writers(self) -> None:

@@ -6,22 +6,12 @@ import os
 from hostfork.helper.protocol import Ready
 from hostfork.lifecycle.request import Request
 from hostfork.lifecycle.store import Store, state_folder
-from hostfork.policy.host import CgroupFacts, HostFacts, Namespaces, observe
+from hostfork.policy.host import CgroupFacts, HostFacts, Namespaces, denials, observe
 from hostfork.policy.rules import Policy
 from hostfork.storage.pool import open_pool
 from hostfork.vocabulary import Ownership
 from hostfork.workload.cgroup import find_place
 from hostfork.workload.launch import Helper
-
-_SETTINGS = (
-    ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces is 0"),
-    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone is 0"),
-    (
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-        "1",
-        "kernel.apparmor_restrict_unprivileged_userns is 1: AppArmor denies what no profile allows",
-    ),
-)
 
 
 def host_facts(policy: Policy, request: Request, helper: Helper) -> HostFacts:
@@ -46,7 +36,7 @@ def namespaces(ready: Ready) -> Namespaces:
     user = os.geteuid() != 0
     if ready.errno == 0:
         return Namespaces(True, user)
-    return Namespaces(False, user, ready.step, ready.errno, _why_denied(ready, user))
+    return Namespaces(False, user, ready.step, ready.errno, _why_denied(ready))
 
 
 def cgroup() -> CgroupFacts:
@@ -56,21 +46,12 @@ def cgroup() -> CgroupFacts:
     return CgroupFacts(ownership, place.parent, place.reason)
 
 
-def _why_denied(ready: Ready, user: bool) -> str:
-    if user:
-        for path, value, reason in _SETTINGS:
-            if _reads(path) == value:
-                return reason
+def _why_denied(ready: Ready) -> str:
+    known = denials()
+    if known:
+        return known[0]
     if ready.errno == errno.ENOSPC:
         return "the limit of namespaces is reached (user.max_user_namespaces, user.max_mnt_namespaces)"
     if ready.errno == errno.EPERM:
         return "a container or sandbox around hostfork gives no right to make namespaces"
     return os.strerror(ready.errno)
-
-
-def _reads(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -1,49 +1,85 @@
 """Puts right what a crash left: ends what still runs, keeps what was changed, gives back the rest.
 
-Who lives is judged by boot id, pid and start time; the lock only keeps two recoveries apart. What a record names and
+Who lives is judged by boot id, pid and start time; locks only keep two recoveries apart. What a record names and
 nobody owns is ended and either kept (something changed) or released. What no record names in the pool is removed.
 """
 
 import os
-import signal
-import time
 from dataclasses import replace
 
+from hostfork.collect.manifest import Changeset
 from hostfork.errors import HostforkError
 from hostfork.lifecycle import changes
 from hostfork.lifecycle.fork import observed_activity
-from hostfork.lifecycle.record import Record, Recovered
-from hostfork.lifecycle.release import Leftovers, close_view, end_writers, release, remove_key
+from hostfork.lifecycle.record import Record, Status
+from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, release, remove_key
 from hostfork.lifecycle.store import ForkFolder, Store, now
 from hostfork.storage.choose import all_keys
+from hostfork.storage.pool import sweep_probes
+from hostfork.values import frozen
 from hostfork.vocabulary import Activity
+from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import boot_id
 
-_PATIENCE = 10.0
+
+@frozen
+class Recovered:
+    """What was done about one fork (`name` "" for the pool). `leftovers` could not be put right yet."""
+
+    name: str
+    what: str
+    leftovers: tuple[str, ...] = ()
 
 
 def recover(store: Store) -> tuple[Recovered, ...]:
-    """Look at every fork and at the pool. Forks that live are left alone. Safe beside other runs."""
-    found = []
-    for name in store.names():
-        done = _recover_fork(store, name)
-        if done is not None:
-            found.append(done)
-    store.sweep()
-    removed = _remove_unowned(store)
-    if removed:
-        found.append(Recovered("", f"{removed} pieces of private storage that no fork owns were removed"))
+    """Look at every fork and at the pool. Forks that live are left alone. Safe beside other runs and recoveries."""
+    with store.settling():
+        found = [done for name in store.names() if (done := _recover_fork(store, name)) is not None]
+        store.sweep()
+        removed, leftovers = _remove_unowned(store)
+        if removed or leftovers:
+            what = f"{removed} pieces of private storage that no fork owns were removed"
+            found.append(Recovered("", what, leftovers))
     return tuple(found)
 
 
 def remove_unrecorded(store: Store, name: str) -> tuple[str, ...]:
-    """Remove a fork that has no readable record: its folder, and what the default pool holds under its name."""
-    with store.open(name) as folder:
+    """Remove a fork that has no readable record, with what its journal and the default pool say is its own."""
+    with store.settling(), store.open(name) as folder:
         if not folder.lock():
             return (f"{name} is held by another hostfork",)
-        folder.remove()
-    _remove_unowned(store)
-    return ()
+        made = next((line for line in folder.read_journal() if line.get("event") == "created"), {})
+        left = _end_group(made.get("cgroup"))
+        for pool in {made.get("pool"), store.pool} if not left else ():
+            left += _remove_keys(pool, name)
+        if not left:
+            folder.remove()
+    return tuple(left)
+
+
+def _end_group(path: object) -> list[str]:
+    if not isinstance(path, str) or not os.path.isdir(path):
+        return []
+    group = Group(path)
+    try:
+        group.kill()
+        if not group.wait_empty(10):
+            return [f"processes {', '.join(map(str, group.processes()))} in {path} could not be ended yet"]
+        group.remove()
+    except OSError as error:
+        return [f"{path} could not be removed: {error.strerror}"]
+    return []
+
+
+def _remove_keys(pool: object, name: str) -> list[str]:
+    left = []
+    for mechanism, state in all_keys(pool) if isinstance(pool, str) else ():
+        if state.key.rpartition(".")[0] == name:
+            try:
+                remove_key(mechanism, state.key, str(pool))
+            except HostforkError as error:
+                left.append(error.message)
+    return left
 
 
 def _recover_fork(store: Store, name: str) -> Recovered | None:
@@ -52,69 +88,105 @@ def _recover_fork(store: Store, name: str) -> Recovered | None:
     except HostforkError:
         return None  # it went away meanwhile
     with folder:
-        if not folder.lock():
-            return None  # its owner lives
-        if not os.path.exists(folder.file("record.json")):
-            folder.remove()
-            return Recovered(name, "was never made; removed")
         try:
-            record = folder.load()
-            if observed_activity(record) is Activity.IDLE:
-                return None
-            return _settle(folder, record)
+            return _recover_folder(folder)
         except HostforkError as error:
-            return Recovered(name, "could not be put right", (error.message, *error.details))
+            return Recovered(name, "could not be put right", (error.message, *error.details, error.hint or ""))
+        except OSError as error:
+            return Recovered(name, "could not be put right", (f"{name}: {error}",))
+
+
+def _recover_folder(folder: ForkFolder) -> Recovered | None:
+    free = folder.lock()
+    if not folder.exists():
+        return None  # it was released meanwhile
+    if not os.path.exists(folder.file("record.json")) and not _journal_says(folder, "launching"):
+        if free:
+            folder.remove()
+        return Recovered(folder.name, "was never made; removed") if free else None
+    record = folder.load()
+    if not free and (record.owner is None or record.owner.alive()):
+        return None
+    # The owner is dead: where the lock is not free, a process that the owner's program forked holds it.
+    if observed_activity(record) is Activity.IDLE:
+        return _tidy(folder, record)
+    return _settle(folder, record)
+
+
+def _tidy(folder: ForkFolder, record: Record) -> Recovered | None:
+    """An owner that died between keeping the changes and closing the view left the rest of that to do."""
+    if _journal_says(folder, "kept"):
+        return None
+    await_keeper(record)
+    left = close_view(record, None)
+    stored = changes.stored_changes(folder)
+    if stored is not None:
+        changes.reduce_storage(record, changes.parts_of(stored, record))
+    if not left:
+        folder.note("kept")
+    return Recovered(record.name, "what its run left was removed; its changes are kept", left.sentences)
 
 
 def _settle(folder: ForkFolder, record: Record) -> Recovered:
     """End the writers; keep the fork if its command may have changed something, else release it."""
-    _wait_for_keeper(record)
+    await_keeper(record)
     report = end_writers(record, None)
     if report.survivors:
-        return Recovered(record.name, "still has processes that the kernel cannot end yet", ())
+        pids = ", ".join(map(str, report.survivors))
+        return Recovered(record.name, "is not put right yet", (f"processes could not be ended: {pids}",))
     left = close_view(record, None)
-    if record.activity is not Activity.RELEASING and _was_launched(folder):
+    if record.activity is not Activity.RELEASING and _journal_says(folder, "launching"):
         record = replace(record, torn=record.boot_id != boot_id())
         found = changes.collect(folder, record, lambda _path: None)
         if any(changeset.changes for changeset in found.values()):
-            return _keep(folder, record, changes.joined(found).counts().total, left)
+            return _keep(folder, record, found, left)
     left = Leftovers(left.sentences + release(folder, record).sentences)
     return Recovered(record.name, "released" if not left else "partly released", left.sentences)
 
 
-def _keep(folder: ForkFolder, record: Record, number: int, left: Leftovers) -> Recovered:
-    """The changes stay where they are; they are read again when somebody asks."""
-    folder.note("recovered")
-    folder.save(replace(record, activity=Activity.IDLE, ended=record.ended or now()), durable=True)
+def _keep(folder: ForkFolder, record: Record, found: dict[str, Changeset], left: Leftovers) -> Recovered:
+    """As at the end of a run: on disk first, then reduced to what changed."""
+    changeset = changes.joined(found)
+    changes.store_changes(folder, changeset)
+    changes.make_durable(record, found)
+    counts, status = changeset.counts(), record.status or _status(folder)
+    record = replace(record, activity=Activity.IDLE, ended=record.ended or now(), counts=counts, status=status)
+    folder.save(record, durable=True)
+    changes.reduce_storage(record, found)
+    if not left:
+        folder.note("kept")
     torn = ", the machine went down before they were surely on disk" if record.torn else ""
-    return Recovered(record.name, f"its command was ended; {number} changes are kept{torn}", left.sentences)
+    number = "1 change is" if counts.total == 1 else f"{counts.total} changes are"
+    return Recovered(record.name, f"its command was ended; {number} kept{torn}", left.sentences)
 
 
-def _was_launched(folder: ForkFolder) -> bool:
-    return any(line.get("event") == "launching" for line in folder.read_journal())
+def _status(folder: ForkFolder) -> Status | None:
+    """How the command ended, if its owner or keeper saw it."""
+    for line in folder.read_journal():
+        if line.get("event") == "ended":
+            return Status(line.get("exit"), line.get("signal"))
+        status = line.get("status")
+        if line.get("event") == "ended-without-owner" and isinstance(status, int):
+            return Status(None, -status) if status < 0 else Status(status, None)
+    return None
 
 
-def _wait_for_keeper(record: Record) -> None:
-    """A keeper without an owner ends the tree by itself; one that hangs is killed."""
-    keeper = record.keeper
-    deadline = time.monotonic() + _PATIENCE
-    while keeper is not None and keeper.alive():
-        if time.monotonic() > deadline:
-            os.kill(keeper.pid, signal.SIGKILL)
-            return
-        time.sleep(0.005)
+def _journal_says(folder: ForkFolder, event: str) -> bool:
+    return any(line.get("event") == event for line in folder.read_journal())
 
 
-def _remove_unowned(store: Store) -> int:
+def _remove_unowned(store: Store) -> tuple[int, tuple[str, ...]]:
     """Storage in the default pool whose fork does not exist: a fork's folder is there before and after its storage."""
-    pool = os.path.join(store.root, "pool")
-    number = 0
-    for mechanism, state in all_keys(pool):
-        if not _owned(store, state.key):
-            remove_key(mechanism, state.key, pool)
-            number += 1
-    return number
-
-
-def _owned(store: Store, key: str) -> bool:
-    return os.path.isdir(os.path.join(store.forks, key.rpartition(".")[0]))
+    number, left = sweep_probes(store.pool), []
+    for mechanism, state in all_keys(store.pool):
+        name = state.key.rpartition(".")[0]
+        # The name is taken while its old storage is removed: a new fork of that name could be making its own.
+        with store.claim(name) as claimed:
+            if not claimed:
+                continue
+            try:
+                remove_key(mechanism, state.key, store.pool)
+                number += 1
+            except HostforkError as error:
+                left.append(error.message)
+    return number, tuple(left)

@@ -4,6 +4,9 @@ The same release serves a normal end, Ctrl-C, discard and recovery. A step that 
 retry needs.
 """
 
+import os
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,8 +18,11 @@ from hostfork.storage.choose import storage_of
 from hostfork.values import frozen
 from hostfork.vocabulary import Access, Activity, Mechanism
 from hostfork.workload.cgroup import Group
+from hostfork.workload.identity import boot_id
 from hostfork.workload.launch import Helper
 from hostfork.workload.stop import StopReport, stop
+
+_PATIENCE = 10.0
 
 
 @frozen
@@ -29,10 +35,37 @@ class Leftovers:
         return bool(self.sentences)
 
 
+def marks(record: Record) -> tuple[str, ...]:
+    """The variables by which a fork's processes are known where no keeper lives: its name and its owner's identity."""
+    owner = record.owner
+    known = "" if owner is None else f"{owner.pid}:{owner.start_time}"
+    return (f"HOSTFORK_FORK={record.name}", f"HOSTFORK_OWNER={known}")
+
+
+def places(record: Record) -> tuple[str, ...]:
+    """What only the mount table of the fork's view holds: its storage, as overlays and as binds name it."""
+    keys = [path.key for path in record.paths] if record.same_paths else []
+    return tuple(place for key in keys for place in (f" hostfork:{key} ", f"/{key}/tree "))
+
+
 def end_writers(record: Record, keeper: Helper | None) -> StopReport:
     """End every process of the fork and prove that none is left."""
+    if record.boot_id != boot_id():
+        return StopReport(())
     namespace = record.mount_namespace if record.same_paths else None
-    return stop(_group(record), keeper, namespace, record.name)
+    known = frozenset(map(os.fsencode, marks(record)))
+    return stop(_group(record), keeper, namespace, known, tuple(map(os.fsencode, places(record))))
+
+
+def await_keeper(record: Record) -> None:
+    """A keeper without an owner ends the tree by itself; one that hangs is killed."""
+    keeper = record.keeper
+    deadline = time.monotonic() + _PATIENCE
+    while keeper is not None and keeper.alive():
+        if time.monotonic() > deadline:
+            os.kill(keeper.pid, signal.SIGKILL)
+            return
+        time.sleep(0.005)
 
 
 def close_view(record: Record, keeper: Helper | None) -> Leftovers:
@@ -65,7 +98,8 @@ def release(fork: ForkFolder, record: Record) -> Leftovers:
 
 
 def _group(record: Record) -> Group | None:
-    return None if record.cgroup is None else Group(record.cgroup)
+    """The fork's own group. One of that name in another boot is somebody else's."""
+    return None if record.cgroup is None or record.boot_id != boot_id() else Group(record.cgroup)
 
 
 def remove_key(mechanism: Mechanism | None, key: str, pool: str) -> None:

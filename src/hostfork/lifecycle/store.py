@@ -58,6 +58,7 @@ class ForkFolder:
         self.name = os.path.basename(path)
         self._descriptor = descriptor
         self._journal = -1
+        self._locked = False
 
     def __enter__(self) -> "ForkFolder":
         return self
@@ -67,10 +68,14 @@ class ForkFolder:
 
     def close(self) -> None:
         """Give up the lock."""
+        if self._locked:
+            # Said, not left to the close: a process that the caller forked meanwhile holds the same open folder.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         for descriptor in (self._descriptor, self._journal):
             if descriptor >= 0:
                 os.close(descriptor)
         self._descriptor = self._journal = -1
+        self._locked = False
 
     def lock(self, *, wait: bool = False) -> bool:
         """Take the lock. False where somebody else has it, or where the folder went away meanwhile."""
@@ -78,6 +83,11 @@ class ForkFolder:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             return False
+        self._locked = True
+        return self.exists()
+
+    def exists(self) -> bool:
+        """Whether the folder is still there, or on its way out."""
         return os.fstat(self._descriptor).st_nlink > 0
 
     def file(self, name: str) -> str:
@@ -91,7 +101,7 @@ class ForkFolder:
             descriptor = os.open("record.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600,
                                  dir_fd=self._descriptor)  # fmt: skip
             try:
-                os.write(descriptor, content)
+                _write_all(descriptor, content)
                 if durable:
                     os.fsync(descriptor)
             finally:
@@ -107,11 +117,14 @@ class ForkFolder:
 
         try:
             with open(self.file("record.json"), "rb") as file:
-                record = msgspec.convert(json.load(file), type=Record)
-        except (OSError, ValueError) as error:
+                content = json.load(file)
+            if isinstance(content, dict) and content.get("schema") != SCHEMA:
+                raise ValueError(f"schema {content.get('schema')!r}; this version of hostfork reads {SCHEMA}")
+            record = msgspec.convert(content, type=Record)
+            if record.name != self.name or any(_number_of(path.key, self.name) is None for path in record.paths):
+                raise ValueError(f"it is of the fork {record.name!r}")
+        except (OSError, ValueError, RecursionError) as error:
             raise _corrupt(self.name, self.file("record.json"), error) from error
-        if record.schema != SCHEMA:
-            raise _corrupt(self.name, self.file("record.json"), f"schema {record.schema}, not {SCHEMA}")
         return record
 
     def advance(self, record: Record, activity: Activity, *, durable: bool = False, **changes: Any) -> Record:
@@ -123,14 +136,16 @@ class ForkFolder:
     def journal(self) -> int:
         """The journal as a descriptor for appending; the keeper writes there too when the owner is gone."""
         if self._journal < 0:
-            self._journal = os.open(
-                "journal.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor
-            )
+            with _as_fork_error("the journal of a fork cannot be written", self.path):
+                self._journal = os.open("journal.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600,
+                                        dir_fd=self._descriptor)  # fmt: skip
         return self._journal
 
     def note(self, event: str, **facts: Any) -> None:
         """Append one line to the journal."""
-        os.write(self.journal(), json.dumps({"at": time.time(), "event": event, **facts}).encode("ascii") + b"\n")
+        line = json.dumps({"at": time.time(), "event": event, **facts}).encode("ascii") + b"\n"
+        with _as_fork_error("the journal of a fork cannot be written", self.path):
+            _write_all(self.journal(), line)
 
     def read_journal(self) -> list[dict[str, Any]]:
         """Every whole line of the journal; a torn last line is left out."""
@@ -139,13 +154,14 @@ class ForkFolder:
             for line in file:
                 with contextlib.suppress(ValueError):
                     lines.append(json.loads(line))
-        return lines
+        return [line for line in lines if isinstance(line, dict)]
 
     def remove(self) -> None:
         """Take the fork off the list and remove its folder. The lock must be held."""
         aside = os.path.join(os.path.dirname(self.path), f"{_REMOVED}{self.name}-{os.getpid()}-{time.monotonic_ns()}")
-        os.rename(self.path, aside)
-        _remove_folder(aside)
+        with _as_fork_error("a fork cannot be taken off the list", self.path):
+            os.rename(self.path, aside)
+            _remove_folder(aside)
 
 
 class Store:
@@ -154,6 +170,7 @@ class Store:
     def __init__(self, root: str) -> None:
         self.root = root
         self.forks = os.path.join(root, "forks")
+        self.pool = os.path.join(root, "pool")
 
     def create(self, name: str | None) -> ForkFolder:
         """A new, locked fork folder. Raises ForkError `fork.name-taken`, `fork.bad-name`, `fork.state`."""
@@ -177,10 +194,11 @@ class Store:
                 continue
             except OSError as error:
                 raise _state_error(path, error) from error
-            folder = ForkFolder(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            if folder.lock():
-                return folder
-            folder.close()  # a recovery saw it empty and took it away
+            with contextlib.suppress(FileNotFoundError):  # a recovery saw it empty and took it away
+                folder = ForkFolder(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                if folder.lock(wait=True):
+                    return folder
+                folder.close()
 
     def open(self, name: str) -> ForkFolder:
         """The fork's folder, not locked. Raises ForkError `fork.not-found`."""
@@ -203,12 +221,40 @@ class Store:
         return self.open(matching[0] if matching else beginning)
 
     def names(self) -> tuple[str, ...]:
-        """Every fork's name, in order."""
+        """Every fork's name, in order. Raises ForkError `fork.state`."""
         try:
             found = os.listdir(self.forks)
-        except OSError:
+        except FileNotFoundError:
             return ()
+        except OSError as error:
+            raise _state_error(self.forks, error, "cannot be read") from error
         return tuple(sorted(name for name in found if not name.startswith(_REMOVED)))
+
+    @contextlib.contextmanager
+    def settling(self) -> Iterator[None]:
+        """One at a time puts forks right or discards them; runs are not held up."""
+        self.make_folders()
+        folder = os.open(self.forks, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            fcntl.flock(folder, fcntl.LOCK_UN)
+            os.close(folder)
+
+    @contextlib.contextmanager
+    def claim(self, name: str) -> Iterator[bool]:
+        """Hold a name that no fork has, so that none is made of it meanwhile; False where one has it."""
+        path = os.path.join(self.forks, name)
+        try:
+            os.mkdir(path, 0o700)
+        except OSError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            os.rmdir(path)
 
     def sweep(self) -> None:
         """Remove folders of forks that are off the list already."""
@@ -239,11 +285,25 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _number_of(key: str, name: str) -> int | None:
+    """The N of a storage key NAME.N of the fork."""
+    before, _dot, number = key.rpartition(".")
+    return int(number) if before == name and number.isascii() and number.isdigit() else None
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    """A nearly full disk takes a part, and says so only to the next write."""
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
 def _remove_folder(path: str) -> None:
-    """A fork's folder holds plain files only."""
-    for name in os.listdir(path):
-        os.unlink(os.path.join(path, name))
-    os.rmdir(path)
+    """A fork's folder holds plain files only. Two that remove it at once do not disturb each other."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(path):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, name))
+        os.rmdir(path)
 
 
 @contextlib.contextmanager
@@ -257,10 +317,10 @@ def _as_fork_error(message: str, path: str) -> Iterator[None]:
         ) from error  # fmt: skip
 
 
-def _state_error(path: str, error: OSError) -> ForkError:
+def _state_error(path: str, error: OSError, what: str = "cannot be made") -> ForkError:
     return ForkError(
         Code.FORK_STATE,
-        f"{path} cannot be made",
+        f"{path} {what}",
         path=path,
         errno=error.errno,
         details=(error.strerror or str(error),),
@@ -273,6 +333,6 @@ def _corrupt(name: str, path: str, error: object) -> ForkError:
         Code.FORK_CORRUPT,
         f"the record of {name} cannot be read",
         path=path,
-        details=(str(error),),
+        details=(str(error) if isinstance(error, OSError) else f"{path}: {error}",),
         hint=f"hostfork discard {name} removes the fork and its storage",
     )

@@ -76,19 +76,12 @@ def _refusal(path: str) -> int:
 
 def _refuse_privileged(argv0: str, path: str) -> None:
     found = os.stat(path)
-    bits = [
-        word
-        for word, bit, foreign in (
-            ("set-uid", stat.S_ISUID, found.st_uid != os.geteuid()),
-            ("set-gid", stat.S_ISGID, found.st_gid not in (os.getegid(), *os.getgroups())),
-        )
-        if found.st_mode & bit and foreign
-    ]
-    if bits:
+    # Not set-gid ones: those run without their group and mostly do their work, as ssh-agent does.
+    if found.st_mode & stat.S_ISUID and found.st_uid != os.geteuid():
         raise _needs_privileges(
             argv0,
             path,
-            f"{argv0} is a {' and '.join(bits)} program, and an ordinary user's fork gives no such privileges",
+            f"{argv0} is a set-uid program, and an ordinary user's fork gives no such privileges",
             f"run it outside of the fork, or without its privileges: sh -c 'exec {argv0} …'",
         )
     target = os.path.realpath(path)

@@ -14,6 +14,8 @@ from hostfork.values import frozen
 from hostfork.workload.cgroup import Group
 from hostfork.workload.launch import Helper
 
+Marks = frozenset[bytes]
+"""Variables of an environment, `NAME=VALUE`."""
 _PATIENCE = 10.0
 
 
@@ -25,11 +27,15 @@ class StopReport:
     ended: int = 0
 
 
-def stop(group: Group | None, keeper: Helper | None, namespace: int | None, name: str) -> StopReport:
-    """End the tree: by cgroup.kill, else by the keeper as subreaper; then look for what is left of the fork `name`.
+def stop(
+    group: Group | None, keeper: Helper | None, namespace: int | None, marks: Marks, places: tuple[bytes, ...] = ()
+) -> StopReport:
+    """End the tree: by cgroup.kill, else by the keeper as subreaper; then look for what is left of the fork.
 
     `namespace` is the inode of the view's mount namespace, None where the command shares the host's. `keeper` is not a
-    survivor. Waits at most some seconds for what the kernel cannot end (a process in an uninterruptible call).
+    survivor. `marks` are the variables that every process of the fork inherits, `places` what only the mount table of
+    its view holds: by them its processes are known where no keeper holds the namespace any more. Waits at most some seconds for what the
+    kernel cannot end (a process in an uninterruptible call).
     """
     if group is not None and group.exists():
         group.kill()
@@ -38,23 +44,32 @@ def stop(group: Group | None, keeper: Helper | None, namespace: int | None, name
     elif keeper is not None:
         _end_by_subreaper(keeper)
     if keeper is None:
-        # Nobody holds the namespace any more, so its inode number may be another's by now.
-        return _clear(lambda: tuple(pid for pid in _candidates(namespace) if _carries(pid, name)))
+        return _clear(lambda: tuple(pid for pid in _candidates(namespace) if _belongs(pid, marks, places)))
     if namespace is None:
         return StopReport(())
-    return _clear(lambda: tuple(pid for pid in members(namespace) if pid != keeper.pid))
+    return _clear(lambda: _beside(keeper.pid, namespace, marks, places))
+
+
+def _beside(keeper: int, namespace: int, marks: Marks, places: tuple[bytes, ...]) -> tuple[int, ...]:
+    """The processes in the keeper's namespace. Once it is dead the number may be that of another fork's namespace."""
+    found = tuple(pid for pid in members(namespace) if pid != keeper)
+    return found if _is_in(keeper, namespace) else tuple(pid for pid in found if _belongs(pid, marks, places))
 
 
 def members(namespace: int) -> tuple[int, ...]:
     """Every process that this user can see in the mount namespace of that inode."""
     found = []
     for pid in _pids():
-        try:
-            if os.stat(f"/proc/{pid}/ns/mnt").st_ino == namespace:
-                found.append(pid)
-        except OSError:
-            continue  # it ended, or belongs to somebody else
+        if _is_in(pid, namespace):
+            found.append(pid)
     return tuple(found)
+
+
+def _is_in(pid: int, namespace: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}/ns/mnt").st_ino == namespace
+    except OSError:
+        return False  # it ended, or belongs to somebody else
 
 
 def _candidates(namespace: int | None) -> tuple[int, ...]:
@@ -65,13 +80,17 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
 
 
-def _carries(pid: int, name: str) -> bool:
-    """Whether the process was started in the fork, by the variable that every one of its processes inherits."""
+def _belongs(pid: int, marks: Marks, places: tuple[bytes, ...]) -> bool:
+    """Whether the process was started in the fork, or sees its view: an environment can be cleared."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return f"HOSTFORK_FORK={name}".encode() in file.read().split(b"\0")
+            if marks <= set(file.read().split(b"\0")):
+                return True
+        with open(f"/proc/{pid}/mountinfo", "rb") as file:
+            content = file.read()
     except OSError:
         return False
+    return any(place in content for place in places)
 
 
 def _end_by_subreaper(keeper: Helper) -> None:
