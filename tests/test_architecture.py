@@ -20,7 +20,7 @@ BASIC = {"errors", "vocabulary", "values"}
 HELPER_DOOR = {"helper.protocol", "helper.syscalls"}
 # The frozen values that the API takes and returns, and the grammar of options; what acts on them stays behind the API.
 VALUES = {
-    "collect.manifest", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request",
+    "collect.manifest", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request", "lifecycle.setup",
     "policy.host", "policy.options", "policy.plan", "policy.rules", "storage.contract",
     "workload.watch",
 }  # fmt: skip

@@ -8,6 +8,7 @@ of any program, any number at once: namespace work happens in a fresh helper pro
         for change in Fork.open(outcome.fork).diff().changes: ...
 """
 
+from hostfork.collect.manifest import Changeset
 from hostfork.lifecycle.context import Caller
 from hostfork.lifecycle.fork import BrokenFork, Fork
 from hostfork.lifecycle.prepare import Tell
@@ -19,7 +20,7 @@ from hostfork.workload.watch import SignalSource
 
 __all__ = [
     "BrokenFork", "Caller", "ExportForm", "Fork", "Keep", "Outcome", "Plan", "Policy", "Recovered", "Request",
-    "RuleOptions", "SignalSource", "plan", "policies", "policy", "recover", "run",
+    "RuleOptions", "SignalSource", "entries", "plan", "policies", "policy", "policy_text", "recover", "run",
 ]  # fmt: skip
 
 
@@ -75,6 +76,23 @@ def policy(name: str) -> Policy:
     from hostfork.policy.load import read
 
     return read(name, os.getcwd(), home_folder())
+
+
+def policy_text(name: str, *, resolved: bool = False) -> str:
+    """A policy's file as it stands; `resolved`: as TOML in which nothing is left to expand. Raises PolicyError."""
+    import os
+
+    from hostfork.lifecycle.store import home_folder
+    from hostfork.policy.load import describe, dump
+
+    return dump(policy(name)) if resolved else describe(name, os.getcwd(), home_folder()).text
+
+
+def entries(changeset: Changeset) -> list[dict[str, object]]:
+    """The `entries` of `diff --json` (docs/json.md)."""
+    from hostfork.collect.store import to_json
+
+    return to_json(changeset)
 
 
 def _ignore(_event: object) -> None:

@@ -142,13 +142,13 @@ def result(outcome: Outcome) -> Document:
 
 def diff(fork: str, changeset: Changeset) -> Document:
     """A changeset: every path, never folded."""
-    from hostfork.collect.store import to_json
+    from hostfork.api import entries
 
     return {
         "schema": SCHEMA,
         "fork": fork,
         "counts": counts(changeset.counts()),
-        "entries": to_json(changeset),
+        "entries": entries(changeset),
     }
 
 

@@ -12,7 +12,6 @@ from hostfork.cli.look import harmless, plural
 from hostfork.cli.output import PREFIX, Output, ReaderGone, terminal, write_all
 from hostfork.cli.verb import absolute, complete_files, flag, fork_argument, verb
 from hostfork.errors import Code, CollectError, HostforkError, PolicyError
-from hostfork.lifecycle.export import ExportReport
 from hostfork.lifecycle.request import ExportForm
 
 _SHOWN = 5
@@ -41,13 +40,12 @@ def export_verb(output: Output, fork: str, dest: str | None, changes_only: bool,
         report = found.export(absolute(dest), ExportForm.CHANGES_ONLY if changes_only else ExportForm.TREE)
         return _tell(output, found.name, dest, report.left_out)
     if dest is not None and dest != "-":
-        return _tell(output, found.name, dest, _to_file(found, dest).left_out)
+        return _tell(output, found.name, dest, _to_file(found, dest))
     if output.json:
         raise _usage("--json: stdout is the tar file's", "name a file: --tar FILE")
     if terminal(1):
         raise _usage("a tar file is not for a terminal", f"hostfork export {found.name} --tar {found.name}.tar")
-    report = _to_stdout(found)
-    output.complain(left_out_lines(report.left_out))
+    output.complain(left_out_lines(_to_stdout(found)))
     return 0
 
 
@@ -96,16 +94,16 @@ class _Stdout(io.RawIOBase):
         return len(content)
 
 
-def _to_stdout(fork: api.Fork) -> ExportReport:
+def _to_stdout(fork: api.Fork) -> tuple[str, ...]:
     try:
-        return fork.export_tar(cast(BinaryIO, _Stdout()))
+        return fork.export_tar(cast(BinaryIO, _Stdout())).left_out
     except HostforkError as error:
         if error.errno == errno.EPIPE:
             raise ReaderGone from error
         raise
 
 
-def _to_file(fork: api.Fork, dest: str) -> ExportReport:
+def _to_file(fork: api.Fork, dest: str) -> tuple[str, ...]:
     """A new file, whole or not there."""
     path = absolute(dest)
     try:
@@ -117,7 +115,7 @@ def _to_file(fork: api.Fork, dest: str) -> ExportReport:
         ) from error  # fmt: skip
     try:
         with os.fdopen(descriptor, "wb") as file:
-            return fork.export_tar(file)
+            return fork.export_tar(file).left_out
     except BaseException:
         os.unlink(path)
         raise

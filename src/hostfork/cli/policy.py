@@ -1,6 +1,5 @@
 """`hostfork policy list | show NAME [--resolved] | check FILE…`."""
 
-import os
 from typing import Any
 
 import click
@@ -11,7 +10,6 @@ from hostfork.cli.look import columns, harmless, pad, plural
 from hostfork.cli.output import Output
 from hostfork.cli.verb import flag, verb
 from hostfork.errors import Code, PolicyError
-from hostfork.policy.load import describe, dump
 
 ACTIONS = ("list", "show", "check")
 
@@ -63,7 +61,7 @@ def _show(output: Output, name: str, resolved: bool) -> int:
         document: dict[str, Any] = {"policy": documents.policy(policy)}
         output.document(documents.answer(document))
         return 0
-    text = dump(policy) if resolved else describe(name, os.getcwd(), os.path.expanduser("~")).text
+    text = api.policy_text(name, resolved=resolved)
     output.lines(_printable(line) for line in text.rstrip("\n").split("\n"))
     return 0
 
