@@ -88,6 +88,11 @@ def _of_path(path: PathPlan, placed: Placed, plan: Plan, layout: Layout) -> Iter
     if plan.user_namespace and (placed.facts.foreign or placed.facts.uid != layout.facts.uid):
         what = f" ({_some(placed.facts.foreign)})" if placed.facts.foreign else ""
         sentence = f"files of other users in {path.written}{what} show as nobody's; what could not be written cannot be"
+        if not path.offer.guarantees.foreign_owners:
+            sentence += (
+                ", and on an overlay they can neither be written nor renamed"
+                " (`Value too large for defined data type`), group and mode regardless: a copy has no such limit"
+            )
         yield Notice(NoticeKind.FOREIGN_OWNERS, sentence, path.path)
     writing = writers(path.path, layout)
     if writing:

@@ -54,6 +54,8 @@ class Guarantees:
     """inotify watches and open descriptors of base files see later writes."""
     xattrs: bool = True
     sparse: bool = True
+    foreign_owners: bool = True
+    """files whose owner has no id in a user namespace can be written where the host allows it (else EOVERFLOW)."""
     nested_mounts: bool = True
     """host mounts beneath the source are no obstacle for this user."""
 

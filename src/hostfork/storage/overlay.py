@@ -34,7 +34,6 @@ from hostfork.storage.entry import FOLDER, Copier, open_quietly, read_attributes
 from hostfork.storage.failures import failed, is_full, no_space
 from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.keys import Keys
-from hostfork.storage.measure import usage
 from hostfork.storage.tree import remove_tree
 from hostfork.vocabulary import Guarantee, Mechanism
 
@@ -58,7 +57,12 @@ class Overlay:
         if refusal is not None:
             return refusal
         guarantees = Guarantees(
-            Guarantee.LIVE, folder_rename=False, hard_links=False, native_watchers=False, nested_mounts=_is_root()
+            Guarantee.LIVE,
+            folder_rename=False,
+            hard_links=False,
+            native_watchers=False,
+            foreign_owners=_is_root(),
+            nested_mounts=_is_root(),
         )
         return Offer(Mechanism.OVERLAY, guarantees, "nothing is copied; host changes show through")
 
@@ -103,6 +107,8 @@ class Overlay:
 
     def usage(self, key: str, pool: str) -> Usage:
         """Space of the upper folder. Raises StorageError where the key is not whole."""
+        from hostfork.storage.measure import usage
+
         path = os.path.join(Keys(pool, Mechanism.OVERLAY.value).whole(key), _UPPER)
         try:
             return usage(path)

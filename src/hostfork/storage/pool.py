@@ -5,6 +5,7 @@ import os
 import stat
 
 from hostfork.errors import Code, StorageError
+from hostfork.storage.failures import failed
 from hostfork.storage.filesystem import filesystem_of
 
 _MEMORY = ("tmpfs", "ramfs")
@@ -30,6 +31,31 @@ def open_pool(path: str, asked: bool = False) -> str:
     if kind.kind in _MEMORY and not asked:
         raise _refused(path, f"lies in memory ({kind} on {kind.point})")
     return resolved
+
+
+def sweep_probes(pool: str) -> int:
+    """Remove what trials of a killed process left in the pool; says how many."""
+    number = 0
+    for name in os.listdir(pool) if os.path.isdir(pool) else ():
+        kind, _, maker = name.removeprefix(".").partition("-")
+        pid = maker.partition("-")[0]
+        if kind == "probe" and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            _remove(name, pool)
+            number += 1
+    return number
+
+
+def _remove(name: str, pool: str) -> None:
+    from hostfork.storage.tree import remove_tree
+
+    folder = os.open(pool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_tree(name, folder)
+    except OSError as error:
+        path = os.path.join(pool, name)
+        raise failed(f"{path} could not be removed", path, error, "remove") from error
+    finally:
+        os.close(folder)
 
 
 def _check_writable(path: str, resolved: str) -> None:
