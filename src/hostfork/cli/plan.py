@@ -77,7 +77,7 @@ def _path_lines(plan: Plan, look: Look) -> list[str]:
             if inside.path not in shown and _is_inside(inside.path, path.path):
                 shown.add(inside.path)
                 rows.append(_inside_row(inside, look))
-    rows += [_inside_row(endpoint, look) for endpoint in plan.endpoints if endpoint.path not in shown]
+    rows += [_inside_row(endpoint, look, "") for endpoint in plan.endpoints if endpoint.path not in shown]
     widths = [max((columns(row[index]) for row in rows), default=0) for index in range(5)]
     return ["  ".join(pad(cell, widths[index]) for index, cell in enumerate(row)).rstrip() for row in rows]
 
@@ -110,8 +110,8 @@ def _same_word(written: str, path: str) -> bool:
     return absolute(written).rstrip("/") == path.rstrip("/")
 
 
-def _inside_row(inside: NestedMount | EndpointPlan, look: Look) -> tuple[str, str, str, str, str]:
-    shown = "  " + look.path(inside.path, 38)
+def _inside_row(inside: NestedMount | EndpointPlan, look: Look, indent: str = "  ") -> tuple[str, str, str, str, str]:
+    shown = indent + look.path(inside.path, 38)
     if isinstance(inside, NestedMount):
         return (shown, "shared", inside.filesystem, "", "host mount beneath, put back")
     who = f"{harmless(inside.process)} ({inside.pid})" if inside.pid else inside.kind.value

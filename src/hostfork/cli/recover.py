@@ -31,8 +31,9 @@ def recover_verb(output: Output) -> int:
             )
         )
         return int(bool(left))
-    room = max((columns(harmless(item.name)) for item in recovered), default=0)
-    output.lines(f"{pad(harmless(item.name), room)}  {harmless(item.what)}" for item in recovered)
+    rows = [(harmless(item.name or "pool"), harmless(item.what)) for item in recovered]
+    room = max((columns(name) for name, _ in rows), default=0)
+    output.lines(f"{pad(name, room)}  {what}" for name, what in rows)
     for sentence in left:
         output.complain([f"{PREFIX}{harmless(sentence)}"])
     return int(bool(left))
