@@ -178,3 +178,15 @@ def test_the_build_policy(hostfork: Run, person: Person, ext4_disk: Disk) -> Non
     assert done.stdout.split()[:2] == ["fixed", "0"], done.stderr
     assert not os.path.exists(f"{person.home}/x")
     assert not os.path.exists("/tmp/t")
+
+
+def test_a_folder_of_a_foreign_group_is_no_change(hostfork: Run, user: Person, ext4_disk: Disk) -> None:
+    """What hostfork could not give its own folder is not the command's doing."""
+    project = f"{ext4_disk.folder(user)}/p"
+    user.call(make_project, project)
+    os.chown(project, user.uid, 0)
+    os.chown(f"{project}/src", 0, 0)
+    for mode in ("", ":live"):
+        for path in (project, f"{project}/src"):
+            hostfork(user, "run", "--private", path + mode, "--", "ls", path, check=0)
+            assert names(hostfork, user) == []

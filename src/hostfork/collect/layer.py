@@ -32,7 +32,9 @@ class LayerScan:
 
     def root(self, upper: Place, base: Place) -> None:
         """Scan a whole upper folder against its base."""
-        self._pair("", upper, base, facts(upper, upper.stat()), facts(base, base.stat()), hidden=False, depth=0)
+        before = facts(base, base.stat())
+        after = _as_given(facts(upper, upper.stat()), before)
+        self._pair("", upper, base, after, before, hidden=False, depth=0)
 
     def _pair(
         self, relative: str, upper: Place, base: Place, after: Facts, before: Facts, hidden: bool, depth: int
@@ -114,6 +116,14 @@ class LayerScan:
                     path=joined(self._at, relative),
                 )
         return os.getxattr(folder, _OPAQUE) if _OPAQUE in names else None
+
+
+def _as_given(after: Facts, before: Facts) -> Facts:
+    """The top of an upper folder was made by hostfork: an ordinary user could not give it another's owner or rights."""
+    if os.geteuid() == 0 or (after.uid, after.gid) == (before.uid, before.gid):
+        return after
+    mode = before.mode if after.mode & ~0o7222 == before.mode & ~0o7222 else after.mode
+    return after._replace(uid=before.uid, gid=before.gid, mode=mode)
 
 
 class _BaseNames:
