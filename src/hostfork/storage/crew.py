@@ -21,6 +21,7 @@ FOLDERS = 16
 _WINDOW = 2
 """Batches that one worker has at a time."""
 _LARGEST = 1 << 20
+_MOST = 4
 
 
 class Part(NamedTuple):
@@ -109,18 +110,21 @@ class Worker:
 
 
 class Crew:
-    """The workers of one copy, one for each processor but ours, four at most."""
+    """The workers of one copy, one for each idle processor, four at most."""
 
     def __init__(self) -> None:
         self._workers: list[Worker] = []
 
     def start(self) -> None:
-        """Start the workers. With one processor, or inside a program that is no Python interpreter, there are none."""
+        """Start a worker for each processor that is idle now. None where none is: there, more processes only cost.
+
+        Does nothing where there are workers already, or inside a program that is no Python interpreter.
+        """
         import sys
 
-        if not sys.executable:
+        if self._workers or not sys.executable:
             return
-        for _ in range(min(len(os.sched_getaffinity(0)), 5) - 1):
+        for _ in range(min(idle_processors(), _MOST)):
             self._workers.append(Worker())
 
     def free(self) -> Worker | None:
@@ -142,10 +146,16 @@ class Crew:
             self._workers.pop().end()
 
 
+def idle_processors() -> int:
+    """How many of our processors have nothing to run at this moment (proc_loadavg(5), fourth field)."""
+    with open("/proc/loadavg", encoding="ascii") as file:
+        running = int(file.read().split()[3].split("/")[0])
+    return max(0, len(os.sched_getaffinity(0)) - running)
+
+
 def packed(taken: Taken) -> tuple[Any, ...]:
     """An outcome in plain values (marshal knows no classes)."""
-    stats = [None if found is None else found.__reduce__()[1] for found in (taken.source, taken.copy)]
-    return int(taken.outcome), *stats, taken.bytes, taken.unwritable
+    return int(taken.outcome), _values(taken.source), _values(taken.copy), taken.bytes, taken.unwritable
 
 
 def _taken(item: tuple[Any, ...]) -> Taken:
@@ -153,5 +163,39 @@ def _taken(item: tuple[Any, ...]) -> Taken:
     return Taken(Outcome(outcome), _stat(source), _stat(copy), size, unwritable)
 
 
-def _stat(values: Any) -> os.stat_result | None:
-    return None if values is None else os.stat_result(*values)
+def _values(found: os.stat_result | None) -> tuple[int, ...] | None:
+    if found is None:
+        return None
+    return (
+        found.st_mode,
+        found.st_ino,
+        found.st_dev,
+        found.st_nlink,
+        found.st_uid,
+        found.st_gid,
+        found.st_size,
+        found.st_atime_ns,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+        found.st_blksize,
+        found.st_blocks,
+        found.st_rdev,
+    )
+
+
+def _stat(values: tuple[int, ...] | None) -> os.stat_result | None:
+    if values is None:
+        return None
+    *first, atime, mtime, ctime, blksize, blocks, rdev = values
+    fields = {
+        "st_atime": atime / 1e9,
+        "st_mtime": mtime / 1e9,
+        "st_ctime": ctime / 1e9,
+        "st_atime_ns": atime,
+        "st_mtime_ns": mtime,
+        "st_ctime_ns": ctime,
+        "st_blksize": blksize,
+        "st_blocks": blocks,
+        "st_rdev": rdev,
+    }
+    return os.stat_result((*first, atime // 10**9, mtime // 10**9, ctime // 10**9), fields)

@@ -17,7 +17,8 @@ from hostfork.storage.entry import Attributes, Copier, Outcome, Taken, Wanted, r
 from hostfork.storage.tree import Descent, open_source
 
 _CREW_FROM = 1000
-"""Files after which workers are started: below, the copy is over before they would be ready."""
+"""Files after which workers are started, if a processor is idle, and looked for again: below, the copy is over
+before they would be ready."""
 _TELL = 256
 _FULL = 1000
 """Unreadable or unstable paths after which a copy gives up."""
@@ -174,8 +175,8 @@ class Replica:
     def _files(self, level: _Level, source: int, target: int, names: list[str]) -> None:
         """Copy some files of one folder, or give them away."""
         before, self._seen = self._seen, self._seen + len(names)
-        if self._seen > _CREW_FROM:
-            if before <= _CREW_FROM:
+        if self._seen >= _CREW_FROM:
+            if before // _CREW_FROM != self._seen // _CREW_FROM:
                 self._crew.start()
             self._collect()
             # Once something cannot be read the copy will be refused: then files are only looked at, here.
