@@ -1,10 +1,12 @@
 """Doctor and setup: what is missing is found, installed and taken back exactly, in places of the test's own."""
 
+import importlib.util
 import json
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -232,7 +234,6 @@ def test_a_user_without_a_cgroup_is_told_the_exact_commands(user, hostfork):
 
 def test_delegation_goes_through_systemd_where_it_runs(user, hostfork):
     code = "from hostfork.lifecycle.setup import delegation; print(delegation('/'))"
-    import sys
 
     done = user.run([sys.executable, "-c", code], delegated=False)
     assert "systemd-run --user --scope -p Delegate=yes" in done.stdout
@@ -261,7 +262,7 @@ def test_doctor_says_that_namespaces_are_denied_and_what_helps(user, hostfork):
     done = hostfork(user, "doctor", namespaces=False, check=1)
     assert "no  namespaces" in done.stdout
     assert "hostfork setup --print" in done.stdout
-    assert "user.max_user_namespaces is 0" in done.stdout
+    assert "user.max_user_namespaces" in done.stdout
 
 
 def test_doctor_says_that_no_cgroup_is_delegated(user, hostfork):
@@ -319,3 +320,85 @@ def test_doctor_for_people_wraps_and_marks():
     ]
     assert "\x1b[31mno \x1b[0m" in doctor_lines(capabilities, Look(colour=True))[2]
     assert "\x1b[33mno \x1b[0m" in doctor_lines(capabilities, Look(colour=True))[5]
+
+
+def test_a_helper_that_cannot_be_started_is_told(root):
+    found = root.call(_without_interpreter)
+    assert not found.available
+    assert "no fork can be made: this program does not know its Python interpreter" in found.follows
+
+
+def _without_interpreter():
+    sys.executable = ""
+    return doctor._namespaces()
+
+
+def test_a_group_that_cannot_be_made_is_told(root):
+    found, folder = root.call(_with_a_group_in_the_way)
+    os.rmdir(folder)
+    assert not found.available
+    assert "File exists" in found.follows
+
+
+def _with_a_group_in_the_way():
+    from hostfork.workload.cgroup import find_place
+
+    folder = f"{find_place().parent}/hostfork-doctor-{os.getpid()}"
+    os.mkdir(folder)
+    return doctor._ownership(), folder
+
+
+def test_a_host_without_cgroups_is_told(root):
+    version, ownership, commands = root.call(_without_cgroup_mount)
+    assert not version.available
+    assert "mount -t cgroup2" in version.remedy
+    assert "no cgroup2 filesystem is mounted" in ownership.follows
+    assert commands == ()
+
+
+def _without_cgroup_mount():
+    from hostfork.helper import syscalls
+    from hostfork.workload.cgroup import _mount_point
+
+    point = _mount_point()
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.set_propagation("/", syscalls.MS_REC | syscalls.MS_PRIVATE)
+    subprocess.run(["umount", "--lazy", point], check=True)
+    return doctor._cgroup_kill(), doctor._ownership(), setup.delegation()
+
+
+def test_privileges_are_told_with_and_without_python_prctl(root, user):
+    assert "may mount by itself" in root.call(_privileges_without_prctl).follows
+    assert "may not mount by itself" in user.call(_privileges_without_prctl).follows
+    assert user.call(_privileges_without_prctl).how == "/proc/self/status"
+    if importlib.util.find_spec("prctl") is not None:
+        found = user.call(doctor._privileges)
+        assert found.how == "python-prctl"
+        assert found.follows == user.call(_privileges_without_prctl).follows
+        assert root.call(doctor._privileges).follows == root.call(_privileges_without_prctl).follows
+    assert "set-uid programs do not work at all" in user.call(_privileges_sealed).follows
+
+
+def _privileges_without_prctl():
+    sys.modules["prctl"] = None  # importing it is an ImportError
+    return doctor._privileges()
+
+
+def _privileges_sealed():
+    from hostfork.helper import syscalls
+
+    syscalls.prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
+    return doctor._privileges()
+
+
+def test_host_mounts_appear_only_where_the_root_is_shared(root):
+    assert root.call(doctor._mount_table).available
+    assert not root.call(_mount_table_of_a_private_root).available
+
+
+def _mount_table_of_a_private_root():
+    from hostfork.helper import syscalls
+
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.set_propagation("/", syscalls.MS_REC | syscalls.MS_PRIVATE)
+    return doctor._mount_table()
