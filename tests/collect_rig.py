@@ -167,6 +167,16 @@ def _recreate(root: str, path: str, content: bytes) -> None:
         _write(path, content, os.O_WRONLY | os.O_CREAT)
 
 
+def _rebuild(root: str, path: str) -> None:
+    """The same folders again, without what was in them."""
+    if path.rstrip("/") == root or not os.path.isdir(path) or os.path.islink(path):
+        return
+    folders = [folder for folder, _, _ in os.walk(path)]
+    shutil.rmtree(path)
+    for folder in folders:
+        os.mkdir(folder)
+
+
 def _change_type(root: str, path: str) -> None:
     if path in (root, root + "/"):
         return
@@ -220,6 +230,7 @@ _VERBS: dict[str, Callable[[str, str, str, str, bytes], None]] = {
     "rename": lambda root, path, second, new, content: None if path.rstrip("/") == root else os.rename(path, new),
     "exchange": lambda root, path, second, new, content: os.rename(path, second),
     "remove": lambda root, path, second, new, content: _remove(root, path),
+    "rebuild": lambda root, path, second, new, content: _rebuild(root, path),
     "recreate": lambda root, path, second, new, content: _recreate(root, path, content),
     "link": lambda root, path, second, new, content: os.link(path, new, follow_symlinks=False),
     "symlink": lambda root, path, second, new, content: os.symlink(os.path.basename(second) or "..", new),

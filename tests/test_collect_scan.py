@@ -103,6 +103,41 @@ def test_case_3_an_opaque_folder_publishes_nothing_of_the_base(person: Person, e
     person.call(_case_3, ext4_disk.folder(person))
 
 
+def _rebuild_folders(root: str) -> None:
+    shutil.rmtree(f"{root}/d")
+    os.makedirs(f"{root}/d/e/f")
+    make(root, {"d/new.gen": "", "d/e/new.gen": "", "d/e/f/new.gen": "", "kept/new.gen": ""})
+
+
+def _rebuilt(folder: str) -> None:
+    rules = dict.fromkeys(("d/e/f/.gitignore", "d/.gitignore", "kept/.ignore"), "*.gen\n")
+    files = {"d/e/f/g": "", "d/e/h": "", **rules}
+    with Overlaid(folder, files) as fork:
+        fork.child.call(_rebuild_folders, fork.child.merged)
+        changes = fork.scan()
+        assert short(changes) == [
+            ("d/.gitignore", D),
+            ("d/e/f/.gitignore", D),
+            ("d/e/f/g", D),
+            ("d/e/f/new.gen", C),
+            ("d/e/h", D),
+            ("d/e/new.gen", C),
+            ("d/new.gen", C),
+            ("kept/new.gen", C),
+        ]
+        generated = [c.path[len(AT) + 1 :] for c in changes.changes if c.class_ is ChangeClass.GENERATED]
+        assert generated == ["kept/new.gen"]  # the other ignore files do not show through any more
+        assert fork.exported() == [
+            "", "d", "d/e", "d/e/f", "d/e/f/new.gen", "d/e/new.gen", "d/new.gen", "kept", "kept/.ignore",
+            "kept/new.gen",
+        ]  # fmt: skip
+
+
+@pytest.mark.rig("user namespaces")
+def test_folders_inside_an_opaque_folder_hide_the_base_too(person: Person, ext4_disk: Disk) -> None:
+    person.call(_rebuilt, ext4_disk.folder(person))
+
+
 def _remove_folder(root: str) -> None:
     shutil.rmtree(f"{root}/d")
 
@@ -117,6 +152,17 @@ def _whole_folder(folder: str) -> None:
 @pytest.mark.rig("user namespaces")
 def test_a_deleted_folder_gives_everything_in_it(person: Person, ext4_disk: Disk) -> None:
     person.call(_whole_folder, ext4_disk.folder(person))
+
+
+def test_a_folder_that_is_gone_or_another_kind(tmp_path: os.PathLike[str]) -> None:
+    fork = Copied(str(tmp_path), {"d/a": "", "d/e/f": "", "t/a/b": ""})
+    shutil.rmtree(f"{fork.copy}/d")
+    shutil.rmtree(f"{fork.copy}/t")
+    make(fork.copy, {"t": "a file"})
+    wanted = [("d", D), ("d/a", D), ("d/e", D), ("d/e/f", D), ("t", T), ("t/a", D), ("t/a/b", D)]
+    assert short(fork.scan()) == wanted
+    make(str(tmp_path), {"upper/t": "a file"})
+    assert short(scan_layer(f"{tmp_path}/upper", fork.base, AT)) == wanted[4:]
 
 
 def test_whiteouts_as_marked_files_delete(tmp_path: os.PathLike[str]) -> None:
