@@ -10,8 +10,10 @@ import sys
 
 import pytest
 
+from hostfork.cli import setup as verb
 from hostfork.cli.doctor import doctor_lines
 from hostfork.cli.look import Look
+from hostfork.cli.main import main
 from hostfork.cli.setup import root_command, setup_lines
 from hostfork.errors import HostError
 from hostfork.lifecycle import doctor, setup
@@ -190,6 +192,40 @@ def test_people_see_what_is_missing_what_it_grants_and_how_root_does_it(machine)
     assert setup_lines(measures, trial, undo=True, acted=False)[0].startswith("would be removed")
     assert setup_lines((), trial, undo=False, acted=False)[0] == "nothing is missing that setup could install"
     assert setup_lines((), trial, undo=True, acted=False)[0] == "setup has installed nothing here"
+
+
+def test_root_installs_and_takes_back(machine, monkeypatch, capfd, root):
+    monkeypatch.setattr(verb, "Machine", lambda: machine)
+    setting(machine, "kernel/apparmor_restrict_unprivileged_userns", "1")
+    assert main(["setup", "--print"]) == 0
+    assert files(machine) == []
+    assert capfd.readouterr().out.startswith("missing: AppArmor profile")
+    assert main(["setup", "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert (document["done"], document["undo"], document["namespaces"]) == (True, False, True)
+    assert document["measures"][0]["commands"] == [["apparmor_parser", "--replace", machine.profile]]
+    assert files(machine) == [machine.profile]
+    assert main(["setup"]) == 0
+    assert capfd.readouterr().out.startswith("nothing is missing")
+    assert main(["setup", "--undo"]) == 0
+    assert capfd.readouterr().out.startswith("removed: AppArmor profile")
+    assert files(machine) == []
+
+
+def test_an_ordinary_user_installs_nothing(machine, user):
+    setting(machine, "kernel/apparmor_restrict_unprivileged_userns", "1")
+    (measure,) = setup.missing(machine)
+    assert user.call(_setup_as_user, (measure,), ()) == (1, 0)
+    setup.install(machine, (measure,))
+    assert user.call(_setup_as_user, (), (measure,)) == (0, 1)
+
+
+def _setup_as_user(missing, installed):
+    """What `setup` and `setup --undo` end with where a user finds this."""
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), 1)
+    setup.missing, setup.installed = lambda _machine: missing, lambda _machine: installed
+    return main(["setup"]), main(["setup", "--undo"])
 
 
 def test_an_ordinary_user_is_told_what_root_types(machine, user):

@@ -264,6 +264,9 @@ class Terminal:
     def type(self, text):
         self._child.sendline(text)
 
+    def press(self, key):
+        self._child.send(key)
+
     def rest(self):
         text = self._child.read()
         self._child.wait()
@@ -545,3 +548,68 @@ def test_a_plan_for_people(call, person, project):
     refused = call("plan", "--private", "/no/such", cwd=project)
     assert refused.returncode == 125
     assert "nothing was made" not in refused.stderr
+
+
+def test_ctrl_c_and_the_end_of_input_at_a_question_lose_nothing(call, kept, person):
+    for key, status in (("\x03", 130), ("\x04", 1)):
+        with Terminal(person, "discard", kept) as terminal:
+            terminal.expect("go on? [y/N] ")
+            terminal.press(key)
+            assert "Traceback" not in terminal.rest()
+            assert terminal.status == status
+    assert len(document(call("list", "--json"))["forks"]) == 1
+
+
+def test_every_fork_that_cannot_be_discarded_is_told(call, person, project):
+    pipe = subprocess.PIPE
+    argv = [PROGRAM, "run", "--private", ".", "--name"]
+    command = ["--", "sh", "-c", "echo up; read x"]
+    with (
+        person.popen([*argv, "one", *command], cwd=project, stdin=pipe, stdout=pipe, text=True) as one,
+        person.popen([*argv, "two", *command], cwd=project, stdin=pipe, stdout=pipe, text=True) as two,
+    ):
+        assert one.stdout.readline() == two.stdout.readline() == "up\n"
+        done = call("discard", "one", "two", "--yes")
+        assert done.returncode == 125
+        assert "one is running" in done.stderr
+        assert "two is running" in done.stderr
+        one.communicate("x\n", timeout=60)
+        two.communicate("x\n", timeout=60)
+
+
+def test_a_tar_file_is_whole_or_not_there(call, kept, person):
+    person.run(["sh", "-c", f"rm -rf {person.state}/pool/*/*"], check=True)
+    for words in (["--tar", "x.tar"], ["--tar"]):
+        done = call("export", kept, *words, cwd=person.home)
+        assert done.returncode == 125
+        assert done.stderr.startswith("hostfork: ")
+        assert "Traceback" not in done.stderr
+    assert not os.path.exists(f"{person.home}/x.tar")
+
+
+def test_what_was_left_out_is_told_in_a_few_lines():
+    from hostfork.cli.export import left_out_lines
+
+    assert left_out_lines(()) == []
+    lines = left_out_lines(tuple(f"a\n{number}" for number in range(8)))
+    assert lines[1] == "  a\\x0a0"
+    assert lines[-1] == "  and 3 more paths; --json lists them"
+
+
+def test_a_shell_that_goes_away_while_it_completes(root):
+    read, write = os.pipe()
+    os.close(read)
+    asked = {"_HOSTFORK_COMPLETE": "bash_complete", "COMP_WORDS": "hostfork ", "COMP_CWORD": "1"}
+    done = root.run([PROGRAM], env=asked, stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("verb", ["list", "run"])
+def test_a_fault_of_hostforks_own_is_one_error(root, verb):
+    code = f"import sys; sys.modules['hostfork.cli.{verb}'] = None; sys.argv = ['hostfork', '{verb}', '--', 'true']; "
+    done = root.run([sys.executable, "-c", code + "from hostfork.__main__ import main; main()"])
+    assert done.returncode == 125
+    assert done.stderr.startswith("hostfork: an error that hostfork does not handle: ")
+    assert done.stderr.endswith("code internal.fault · status 125\n")
+    assert "Traceback" not in done.stderr

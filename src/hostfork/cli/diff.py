@@ -1,10 +1,12 @@
 """`hostfork diff`: what a fork changed, one line for each ignored folder; `--all` has every path, JSON always."""
 
+import os
+
 import click
 
 from hostfork import api
 from hostfork.cli.changes import diff_lines, expanded, folded, stat_lines
-from hostfork.cli.output import Output, terminal
+from hostfork.cli.output import Output
 from hostfork.cli.verb import absolute, complete_files, flag, fork_argument, verb
 from hostfork.errors import Code, PolicyError
 from hostfork.vocabulary import Access
@@ -57,7 +59,7 @@ def _write_patch(output: Output, fork: api.Fork, paths: tuple[str, ...]) -> bool
     some = False
     for piece in fork.patch(paths):
         some = True
-        if terminal(1):
+        if os.isatty(1):
             from hostfork.cli.changes import patch_lines
 
             output.lines(patch_lines(piece, output.out))

@@ -1,10 +1,11 @@
 """`hostfork discard`: says what will be lost, asks, and throws forks away."""
 
+import os
 import sys
 
 from hostfork import api
 from hostfork.cli.look import columns, counts_in_words, harmless, pad, plural, size
-from hostfork.cli.output import PREFIX, Output, terminal
+from hostfork.cli.output import PREFIX, Output
 from hostfork.cli.verb import flag, fork_argument, verb
 from hostfork.errors import Code, ForkError, HostforkError, PolicyError
 
@@ -97,7 +98,7 @@ def _tell_dry_run(output: Output, forks: list[AnyFork], lines: list[str]) -> Non
 
 def _confirmed(output: Output, forks: list[AnyFork], lines: list[str]) -> bool:
     """Ask at the terminal. Raises ForkError `fork.confirm` where there is none."""
-    if output.json or not (terminal(0) and terminal(2)):
+    if output.json or not (os.isatty(0) and os.isatty(2)):
         raise ForkError(
             Code.FORK_CONFIRM, f"{plural(len(forks), 'fork')} would be lost, and nobody is there to ask",
             step="confirm", details=tuple(lines), hint="--yes does it without asking",

@@ -9,7 +9,7 @@ import click
 
 from hostfork import api
 from hostfork.cli.look import harmless, plural
-from hostfork.cli.output import PREFIX, Output, ReaderGone, terminal, write_all
+from hostfork.cli.output import PREFIX, Output, ReaderGone, write_all
 from hostfork.cli.verb import absolute, complete_files, flag, fork_argument, verb
 from hostfork.errors import Code, CollectError, HostforkError, PolicyError
 from hostfork.lifecycle.request import ExportForm
@@ -43,7 +43,7 @@ def export_verb(output: Output, fork: str, dest: str | None, changes_only: bool,
         return _tell(output, found.name, dest, _to_file(found, dest))
     if output.json:
         raise _usage("--json: stdout is the tar file's", "name a file: --tar FILE")
-    if terminal(1):
+    if os.isatty(1):
         raise _usage("a tar file is not for a terminal", f"hostfork export {found.name} --tar {found.name}.tar")
     output.complain(left_out_lines(_to_stdout(found)))
     return 0

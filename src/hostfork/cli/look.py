@@ -45,10 +45,7 @@ def wants_colour(choice: str, terminal: bool, environment: Mapping[str, str]) ->
 
 def look_for(descriptor: int, choice: str = "auto") -> Look:
     """The look for what is written to an open descriptor."""
-    try:
-        terminal = os.isatty(descriptor)
-    except OSError:
-        terminal = False
+    terminal = os.isatty(descriptor)
     return Look(
         colour=wants_colour(choice, terminal, os.environ),
         width=_columns(descriptor) if terminal else None,
@@ -60,10 +57,7 @@ def _columns(descriptor: int) -> int:
     asked = os.environ.get("COLUMNS", "")
     if asked.isascii() and asked.isdecimal() and int(asked) > 0:
         return int(asked)
-    try:
-        return os.get_terminal_size(descriptor).columns or 80
-    except OSError:
-        return 80
+    return os.get_terminal_size(descriptor).columns or 80
 
 
 def encoded(text: str, encoding: str | None) -> bytes:

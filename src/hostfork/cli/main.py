@@ -61,8 +61,6 @@ def _dispatch(arguments: Sequence[str]) -> int:
             return _report(error, arguments)
         except BrokenPipeError as error:  # click writes help and version itself
             raise ReaderGone from error
-        except OSError as error:
-            return _report_fault(error, arguments)
     except ReaderGone:
         return NOBODY_READS
     except KeyboardInterrupt:

@@ -77,11 +77,3 @@ def write_all(descriptor: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def terminal(descriptor: int) -> bool:
-    """Whether an open descriptor is a terminal; a closed one is none."""
-    try:
-        return os.isatty(descriptor)
-    except OSError:
-        return False

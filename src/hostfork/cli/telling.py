@@ -19,7 +19,7 @@ from hostfork.cli.look import (
     size,
     wrapped,
 )
-from hostfork.cli.output import INDENT, PREFIX, Output, terminal
+from hostfork.cli.output import INDENT, PREFIX, Output
 from hostfork.errors import Code
 from hostfork.lifecycle.events import EndedCommand, Event, Planned, PreparedPath, Progress, StartedCommand, Warned
 from hostfork.lifecycle.record import Outcome, Problem, Status
@@ -44,7 +44,7 @@ class Teller:
         self._held: list[str] = []
         self._said: set[str] = set()
         self._plan: Plan | None = None
-        self._progress = ProgressLine(output, time.monotonic) if terminal(2) and not output.quiet else None
+        self._progress = ProgressLine(output, time.monotonic) if os.isatty(2) and not output.quiet else None
 
     def __call__(self, event: Event) -> None:
         match event:
