@@ -13,7 +13,19 @@ import time
 from typing import NoReturn
 
 from hostfork.helper import context, syscalls
-from hostfork.helper.protocol import Channel, Context, End, Ended, Executed, Exited, Finish, Signal, Started, Stopped
+from hostfork.helper.protocol import (
+    Channel,
+    Context,
+    End,
+    Ended,
+    Executed,
+    Exited,
+    Finish,
+    Follow,
+    Signal,
+    Started,
+    Stopped,
+)
 
 
 class ProcessTree:
@@ -100,6 +112,9 @@ class Command:
         self.pid = pid
         self.executed = executed
         self.status: int | None = None
+        self.stopped = False
+        self.stops = 0
+        self.followed = False
 
     @classmethod
     def start(cls, plan: Context, tree: ProcessTree, channel: Channel) -> "Command":
@@ -109,12 +124,16 @@ class Command:
         if pid == 0:
             _become_command(plan, write_end)
         os.close(write_end)
-        os.setsid()
-        os.chdir("/")
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            content = file.read()
-        start_time = int(content[content.rindex(b")") + 2 :].split()[19])
-        channel.send(Started(pid, start_time, os.stat("/proc/self/ns/mnt").st_ino))
+        try:
+            os.setsid()
+            os.chdir("/")
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                content = file.read()
+            start_time = int(content[content.rindex(b")") + 2 :].split()[19])
+            channel.send(Started(pid, start_time, os.stat("/proc/self/ns/mnt").st_ino))
+        except OSError:
+            tree.end()  # without an owner to tell, or without a keeper, no command
+            raise
         return cls(pid, read_end)
 
     def wait_for_change(self) -> list[Stopped | Exited]:
@@ -122,23 +141,31 @@ class Command:
         changes: list[Stopped | Exited] = []
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             except ChildProcessError:
                 return changes
             if pid == 0:
                 return changes
             if pid != self.pid:
                 continue
-            if os.WIFSTOPPED(status):
+            self.stopped = os.WIFSTOPPED(status)
+            if self.stopped:
+                self.stops += 1
                 changes.append(Stopped(os.WSTOPSIG(status)))
-            else:
+            elif not os.WIFCONTINUED(status):
                 self.status = os.waitstatus_to_exitcode(status)
                 changes.append(Exited(self.status))
 
-    def send_signal(self, number: int) -> None:
-        """Not reaped yet means that the pid is still the command's."""
-        if self.status is None:
+    def send_signal(self, number: int, stops: int) -> None:
+        """Not reaped yet means that the pid is still the command's. A SIGCONT for an earlier stop leaves a later one."""
+        if self.status is None and stops in (-1, self.stops):
             os.kill(self.pid, number)
+
+    def wake(self, owner: int) -> None:
+        """Continue the owner that stopped with a command that runs again or has ended."""
+        if self.followed and not self.stopped:
+            self.followed = False
+            signal.pidfd_send_signal(owner, signal.SIGCONT)
 
 
 def _become_command(plan: Context, report: int) -> NoReturn:
@@ -166,6 +193,7 @@ def keep(command: Command, tree: ProcessTree, channel: Channel, owner: int, jour
                     channel.send(change)
             if channel.fileno() in ready and not _obey(command, tree, channel):
                 return
+            command.wake(owner)
             if owner in ready:
                 break
     except OSError:
@@ -181,7 +209,9 @@ def _obey(command: Command, tree: ProcessTree, channel: Channel) -> bool:
         if isinstance(message, Finish):
             return False
         if isinstance(message, Signal):
-            command.send_signal(message.number)
+            command.send_signal(message.number, message.stops)
+        elif isinstance(message, Follow):
+            command.followed = True
         elif isinstance(message, End):
             tree.end()
             channel.send(Ended())

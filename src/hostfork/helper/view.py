@@ -78,7 +78,8 @@ def _overlay(tree: Overlay) -> int:
     *lowers, upper, work = (f"/proc/self/fd/{layer}" for layer in layers)
     context = syscalls.fsopen("overlay")
     try:
-        syscalls.fsconfig_string(context, "source", "hostfork")
+        # The name by which recovery tells this view from others.
+        syscalls.fsconfig_string(context, "source", f"hostfork:{os.path.basename(os.path.dirname(tree.upper))}")
         syscalls.fsconfig_string(context, "lowerdir", ":".join(lowers))
         syscalls.fsconfig_string(context, "upperdir", upper)
         syscalls.fsconfig_string(context, "workdir", work)

@@ -1,14 +1,15 @@
 """One fork as others see it after its run: its record, what it is doing, what changed, and how it goes."""
 
+import errno
 import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from hostfork.collect.manifest import Changeset, Counts
-from hostfork.errors import Code, ForkError, HostforkError
+from hostfork.errors import Code, ForkError, HostforkError, StorageError
 from hostfork.lifecycle import changes
-from hostfork.lifecycle.record import Record
+from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.release import await_keeper, close_view, end_writers, release
 from hostfork.lifecycle.request import ExportForm
 from hostfork.lifecycle.store import ForkFolder, Store, state_folder
@@ -92,17 +93,22 @@ class Fork:
         return max(0.0, time.time() - timegm(time.strptime(self.record.created, "%Y-%m-%dT%H:%M:%SZ")))
 
     def space(self) -> Usage:
-        """What its private storage takes."""
-        usages = [
-            storage_of(path.mechanism).usage(path.key, self.record.pool)
-            for path in changes.private_paths(self.record)
-            if path.mechanism is not None
-        ]
+        """What its private storage takes; nothing where that is gone."""
+        usages = [self._usage(path) for path in changes.private_paths(self.record)]
         return Usage(
             sum(usage.bytes for usage in usages),
             sum(usage.inodes for usage in usages),
             any(usage.upper_bound for usage in usages),
         )
+
+    def _usage(self, path: PathRecord) -> Usage:
+        assert path.mechanism is not None
+        try:
+            return storage_of(path.mechanism).usage(path.key, self.record.pool)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return Usage(0, 0, False)
 
     def counts(self) -> Counts | None:
         """How much changed, where that is known without looking."""
@@ -175,7 +181,9 @@ class Fork:
             if record.activity is not Activity.IDLE:
                 report = end_writers(record, None)
                 if report.survivors:
-                    raise _busy(self.name, f"has processes that cannot be ended: {', '.join(map(str, report.survivors))}")
+                    raise _busy(
+                        self.name, f"has processes that cannot be ended: {', '.join(map(str, report.survivors))}"
+                    )
             left = close_view(record, None)
             return left.sentences + release(folder, record).sentences
 

@@ -1,12 +1,13 @@
 """A fork while its owner lives: prepared, launched, watched, finished; and given back or kept when something fails."""
 
+import contextlib
 import os
 import time
 from dataclasses import replace
 from types import TracebackType
 
 from hostfork.collect.manifest import Changeset, Counts
-from hostfork.errors import Code, HostforkError, WorkloadError
+from hostfork.errors import Code, CommandError, HostforkError, WorkloadError
 from hostfork.helper.protocol import SCHEMA, Identity, ViewPlan
 from hostfork.lifecycle import changes, events
 from hostfork.lifecycle.context import Caller, command_context
@@ -21,7 +22,6 @@ from hostfork.policy.plan import Plan
 from hostfork.storage.choose import storage_of
 from hostfork.vocabulary import Activity
 from hostfork.workload.cgroup import Group
-from hostfork.workload.identity import identify
 from hostfork.workload.launch import Helper
 from hostfork.workload.watch import Exit, SignalSource, pass_early, watch
 
@@ -51,7 +51,7 @@ class LiveFork:
         self._times = times
         self._record: Record | None = None
         self._helper: Helper | None = None
-        self._started = False
+        self._may_have_run = False
         self._finished = False
         self._probes = Probes()
         self._exit = Exit(None, None)
@@ -74,17 +74,19 @@ class LiveFork:
         assert self._record is not None
         return self._record
 
-    def prepare(self, cwd: str) -> None:
+    def prepare(self, cwd: str, helper: Helper) -> None:
         """The record, then the storage that it names."""
+        self._helper = helper
         self._record = self._folder.save(new_record(self._folder, self._plan, self._request, cwd))
-        self._folder.note("created")
+        self._folder.note("created", pool=self.record.pool, cgroup=self.record.cgroup)
         self._probes.begin(self.record)
-        self._record = self._folder.save(prepare(self._folder, self.record, self._plan, self._tell))
+        made = prepare(self._folder, self.record, self._plan, self._tell)
+        self._record = self._folder.save(replace(made, keeper=helper.identity()))
         self._times.end("prepare")
 
-    def launch(self, helper: Helper, caller: Caller, signals: SignalSource | None) -> None:
+    def launch(self, caller: Caller, signals: SignalSource | None) -> None:
         """Make the cgroup, open the gate, wait until the command has exec'd."""
-        self._helper = helper
+        helper = self._keeper()
         group = self._make_group()
         self._folder.note("launching")
         descriptor = None if group is None else group.open()
@@ -92,6 +94,7 @@ class LiveFork:
         self._probes.close()
         if signals is not None:
             signals.watching()
+        self._may_have_run = True
         try:
             launched = helper.start(view, self._folder.journal(), descriptor)
         finally:
@@ -100,14 +103,16 @@ class LiveFork:
         self._record = self._folder.advance(
             self.record,
             Activity.RUNNING,
-            keeper=identify(helper.pid),
             command_process=replace(self.record.owner, pid=launched.pid, start_time=launched.start_time)
             if self.record.owner
             else None,
             mount_namespace=launched.mount_namespace,
         )
-        helper.wait_executed(self._request.command[0])
-        self._started = True
+        try:
+            helper.wait_executed(self._request.command[0])
+        except CommandError:
+            self._may_have_run = False
+            raise
         if signals is not None:
             pass_early(helper.channel, signals)
         self._folder.note("started", pid=launched.pid)
@@ -116,8 +121,7 @@ class LiveFork:
 
     def watch(self, signals: SignalSource | None) -> None:
         """Wait for the command's end."""
-        assert self._helper is not None
-        self._exit = watch(self._helper.channel, signals, self._plan.timeout, self.record.cgroup)
+        self._exit = watch(self._keeper().channel, signals, self._plan.timeout, self.record.cgroup)
         if signals is not None:
             signals.unwatch()
         self._folder.note("ended", exit=self._exit.exit, signal=self._exit.signal)
@@ -143,6 +147,8 @@ class LiveFork:
         left = close_view(self.record, self._helper)
         if not keep:
             left = Leftovers(left.sentences + release(self._folder, self.record).sentences)
+        elif not left:
+            self._folder.note("kept")
         self._finished = True
         self._times.end("release")
         return self._outcome(found, keep, left)
@@ -153,13 +159,16 @@ class LiveFork:
         return self._request.keep is Keep.ALWAYS
 
     def _keep(self, found: dict[str, Changeset]) -> None:
-        """What is kept is evidence: on disk before anything is given up."""
+        """What is kept is evidence: on disk before anything is given up. `kept` is noted once the view is closed."""
         self._record = changes.check_sources(self.record, self._probes, lambda words: self._tell(events.Warned(words)))
         changes.store_changes(self._folder, changes.joined(found))
         changes.make_durable(self.record, found)
         self._record = self._folder.advance(self.record, Activity.IDLE, durable=True)
         changes.reduce_storage(self.record, found)
-        self._folder.note("kept")
+
+    def _keeper(self) -> Helper:
+        assert self._helper is not None
+        return self._helper
 
     def _make_group(self) -> Group | None:
         if self._plan.cgroup_parent is None:
@@ -167,11 +176,13 @@ class LiveFork:
         try:
             return Group.make(self._plan.cgroup_parent, self._folder.name)
         except OSError as error:
+            # One that is there already is another fork's: nothing of it is to be ended or removed.
+            path, self._record = self.record.cgroup, replace(self.record, cgroup=None)
             raise WorkloadError(
                 Code.WORKLOAD_CGROUP,
                 f"the fork's cgroup cannot be made in {self._plan.cgroup_parent}",
                 step="cgroup",
-                path=self.record.cgroup,
+                path=path,
                 errno=error.errno,
                 details=(error.strerror or str(error),),
                 hint="hostfork recover removes a group that a crash left · hostfork doctor",
@@ -244,7 +255,7 @@ class LiveFork:
     def _give_up(self, error: BaseException) -> None:
         """Give back what was made; if the command ran, keep its changes. What fails here is told with the error."""
         try:
-            left = self._give_back() if not self._started else self._leave_idle()
+            left = self._leave() if self._may_have_run else self._give_back()
         except (HostforkError, OSError) as other:
             left = Leftovers((str(other),))
         for sentence in left.sentences:
@@ -256,18 +267,36 @@ class LiveFork:
         if self._record is None:
             self._folder.remove()
             return Leftovers()
-        if self._helper is not None:
-            end_writers(self.record, None)
         left = close_view(self.record, self._helper)
         return Leftovers(left.sentences + release(self._folder, self.record).sentences)
 
-    def _leave_idle(self) -> Leftovers:
+    def _leave(self) -> Leftovers:
+        """The command may have run: what it changed is kept."""
         report = end_writers(self.record, self._helper)
         left = close_view(self.record, self._helper)
         if report.survivors:
             return Leftovers((*left.sentences, "the fork stays as it is until `hostfork recover`"))
-        if self.record.activity is Activity.RUNNING:
-            self._record = self._folder.advance(
-                self.record, Activity.IDLE, durable=True, status=self._status(), ended=now()
-            )
+        found = self._found()
+        if found is not None and self._request.keep is not Keep.ALWAYS and not any(c.changes for c in found.values()):
+            return Leftovers(left.sentences + release(self._folder, self.record).sentences)
+        if self.record.activity is not Activity.IDLE:
+            self._record = replace(self.record, activity=Activity.RUNNING, status=self._status(), ended=now())
+            self._leave_idle(found)
+        if not left:
+            self._folder.note("kept")
         return Leftovers((*left.sentences, f"its changes are kept as {self._folder.name}"))
+
+    def _found(self) -> dict[str, Changeset] | None:
+        try:
+            return changes.collect(self._folder, self.record, lambda _path: None)
+        except (HostforkError, OSError):
+            return None  # they stay where they are, and are read when somebody asks
+
+    def _leave_idle(self, found: dict[str, Changeset] | None) -> None:
+        """Kept as at a normal end, or, where that fails too, as it is."""
+        if found is not None:
+            with contextlib.suppress(HostforkError, OSError):
+                self._record = replace(self.record, counts=changes.joined(found).counts())
+                return self._keep(found)
+        self._record = self._folder.advance(self.record, Activity.IDLE, durable=True)
+        return None

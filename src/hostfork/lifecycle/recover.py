@@ -11,24 +11,14 @@ from hostfork.collect.manifest import Changeset
 from hostfork.errors import HostforkError
 from hostfork.lifecycle import changes
 from hostfork.lifecycle.fork import observed_activity
-from hostfork.lifecycle.record import Record, Status
+from hostfork.lifecycle.record import Record, Recovered, Status
 from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, release, remove_key
 from hostfork.lifecycle.store import ForkFolder, Store, now
 from hostfork.storage.choose import all_keys
 from hostfork.storage.pool import sweep_probes
-from hostfork.values import frozen
 from hostfork.vocabulary import Activity
 from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import boot_id
-
-
-@frozen
-class Recovered:
-    """What was done about one fork (`name` "" for the pool). `leftovers` could not be put right yet."""
-
-    name: str
-    what: str
-    leftovers: tuple[str, ...] = ()
 
 
 def recover(store: Store) -> tuple[Recovered, ...]:
@@ -130,12 +120,14 @@ def _tidy(folder: ForkFolder, record: Record) -> Recovered | None:
 def _settle(folder: ForkFolder, record: Record) -> Recovered:
     """End the writers; keep the fork if its command may have changed something, else release it."""
     await_keeper(record)
-    report = end_writers(record, None)
-    if report.survivors:
-        pids = ", ".join(map(str, report.survivors))
-        return Recovered(record.name, "is not put right yet", (f"processes could not be ended: {pids}",))
+    launched = _journal_says(folder, "launching")
+    if launched:
+        report = end_writers(record, None)
+        if report.survivors:
+            pids = ", ".join(map(str, report.survivors))
+            return Recovered(record.name, "is not put right yet", (f"processes could not be ended: {pids}",))
     left = close_view(record, None)
-    if record.activity is not Activity.RELEASING and _journal_says(folder, "launching"):
+    if launched and record.activity is not Activity.RELEASING:
         record = replace(record, torn=record.boot_id != boot_id())
         found = changes.collect(folder, record, lambda _path: None)
         if any(changeset.changes for changeset in found.values()):

@@ -39,8 +39,8 @@ def run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | No
         tell(events.Planned(plan))
         times.end("plan")
         with LiveFork(Store(state_folder()).create(request.name), plan, request, tell, times) as fork:
-            fork.prepare(cwd)
-            fork.launch(helper, caller, signals)
+            fork.prepare(cwd, helper)
+            fork.launch(caller, signals)
             fork.watch(signals)
             return fork.finish()
     finally:

@@ -14,6 +14,7 @@ import sys
 from hostfork.errors import Code, CommandError, HostforkError, ViewError
 from hostfork.helper.protocol import Channel, Executed, Failed, Finish, Ready, Started, Step, ViewPlan
 from hostfork.values import frozen
+from hostfork.workload.identity import ProcessIdentity, identify
 
 _LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 
@@ -76,6 +77,13 @@ class Helper:
         finally:
             os.close(descriptor)
         return cls(pid, channel)
+
+    def identity(self) -> ProcessIdentity | None:
+        """Who it is; None where it died and a caller that ignores SIGCHLD let the kernel reap it."""
+        try:
+            return identify(self.pid)
+        except ProcessLookupError:
+            return None
 
     def ready(self) -> Ready:
         """What its trial of namespaces gave. Raises ViewError `view.helper` where it died."""

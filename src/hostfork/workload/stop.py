@@ -34,8 +34,8 @@ def stop(
 
     `namespace` is the inode of the view's mount namespace, None where the command shares the host's. `keeper` is not a
     survivor. `marks` are the variables that every process of the fork inherits, `places` what only the mount table of
-    its view holds: by them its processes are known where no keeper holds the namespace any more. Waits at most some seconds for what the
-    kernel cannot end (a process in an uninterruptible call).
+    its view holds: by them its processes are known where no keeper holds the namespace any more. Waits at most some
+    seconds for what the kernel cannot end (a process in an uninterruptible call).
     """
     if group is not None and group.exists():
         group.kill()
