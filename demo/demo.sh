@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd -P)
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/hostfork-demo.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 trap 'exit 130' INT
-trap 'exit 143' TERM HUP
+trap 'exit 143' TERM HUP PIPE
 project=$folder/project
 # A state folder of its own: the demo does not mix with forks that you have.
 export XDG_STATE_HOME="$folder/state"
