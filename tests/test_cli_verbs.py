@@ -441,6 +441,8 @@ def test_help_fits_a_screen(root, verb):
     examples = lines[start + 1 : lines.index("", start)]
     assert len(examples) == 3
     assert all("hostfork" in example for example in examples)
+    options = lines[lines.index("Options:") + 1 :]
+    assert all(line[:3] in ("  -", "") or line.startswith("`hostfork VERB") for line in options)
     assert done.stderr == ""
 
 

@@ -21,7 +21,6 @@ VARIABLE = "_HOSTFORK_COMPLETE"
     'eval "$(hostfork completion bash)"      # in ~/.bashrc',
     "hostfork completion zsh > ~/.zfunc/_hostfork",
     "hostfork completion fish > ~/.config/fish/completions/hostfork.fish",
-    json=True,
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion_verb(output: Output, shell: str) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hostfork import __version__
-from hostfork.cli.verb import COLOURS
+from hostfork.cli.verb import COLOURS, plain_help
 
 VERBS = {
     "run": "Run a command with selected independent state.",
@@ -28,6 +28,9 @@ ALIASES = {"ls": "list"}
 
 class Verbs(click.Group):
     """The group of all verbs."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        return plain_help(super().get_help_option(ctx))
 
     def list_commands(self, ctx: click.Context | None) -> list[str]:
         return list(VERBS)

@@ -23,7 +23,7 @@ from hostfork.lifecycle.request import Request
     "hostfork run --private ~/proj -- make test",
     "hostfork run --private . --rm --timeout 5m -- pytest -x",
     "hostfork run --policy build --private . --result r.json -- ./build.sh",
-    usage_status=125,
+    json="with --dry-run: the plan as a JSON document",
 )
 @rule_options
 @context_options

@@ -16,27 +16,23 @@ COLOURS = ("auto", "always", "never")
 
 
 class Verb(click.Command):
-    """One verb. `examples` are whole command lines. `usage_status`: what bad usage ends with."""
+    """One verb. `examples` are whole command lines."""
 
     examples: tuple[str, ...] = ()
-    usage_status = 2
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(f"{self.help}\n\nUsage: {usage(ctx)}\n\nExamples:\n")
         for example in self.examples:
             formatter.write(f"  {example}\n")
-        records = [record for option in self.get_params(ctx) if (record := option.get_help_record(ctx))]
+        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
+        records = [record for option in options if (record := option.get_help_record(ctx))]
         formatter.write("\nOptions:\n")
         room = max(len(names) for names, _ in records)
         for names, meaning in records:
             formatter.write(f"  {names:<{room}}  {meaning}\n")
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """Click's own, in our words."""
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.help = "show this"
-        return option
+        return plain_help(super().get_help_option(ctx))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function with its output in front."""
@@ -44,11 +40,18 @@ class Verb(click.Command):
         above = ctx.find_root().params if ctx.parent else {}
         output = Output(
             colour=options.pop("color") or above.get("color") or "auto",
-            json=options.pop("json", False),
+            json=options.pop("json"),
             debug=options.pop("debug") or above.get("debug", False),
         )
         assert self.callback is not None
         return self.callback(output, **options)
+
+
+def plain_help(option: click.Option | None) -> click.Option | None:
+    """Click's own `--help`, in our words."""
+    if option is not None:
+        option.help = "show this"
+    return option
 
 
 def usage(ctx: click.Context) -> str:
@@ -57,7 +60,7 @@ def usage(ctx: click.Context) -> str:
 
 
 def verb(
-    name: str, sentence: str, *examples: str, json: bool = True, usage_status: int = 2, **settings: Any
+    name: str, sentence: str, *examples: str, json: str = "one JSON document on stdout", **settings: Any
 ) -> Callable[[Callable[..., int]], Verb]:
     """Make a function a verb: `@verb("list", "Show …", "hostfork list", …)`, above its options."""
 
@@ -73,19 +76,17 @@ def verb(
             **settings,
         )
         command.examples = examples
-        command.usage_status = usage_status
         return command
 
     return make
 
 
-def _common_options(json: bool) -> list[click.Parameter]:
-    options: list[click.Parameter] = []
-    if json:
-        options.append(click.Option(["--json"], is_flag=True, help="one JSON document on stdout"))
-    options.append(click.Option(["--debug"], is_flag=True, help="show where in hostfork an error comes from"))
-    options.append(click.Option(["--color"], type=click.Choice(COLOURS), hidden=True))
-    return options
+def _common_options(json: str) -> list[click.Parameter]:
+    return [
+        click.Option(["--json"], is_flag=True, help=json),
+        click.Option(["--debug"], is_flag=True, help="show where in hostfork an error comes from"),
+        click.Option(["--color"], type=click.Choice(COLOURS), hidden=True),
+    ]
 
 
 def flag(*names: str, help: str, **settings: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
