@@ -10,6 +10,8 @@ def _start() -> None:
     from hostfork.helper.steps import serve
 
     serve(int(sys.argv[1]))
+    # The owner waits for the view to close: what the interpreter would tidy up is gone in a moment anyway.
+    os._exit(0)
 
 
 if __name__ == "__main__":
