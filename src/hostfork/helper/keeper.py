@@ -157,7 +157,7 @@ class Command:
                 changes.append(Exited(self.status))
 
     def send_signal(self, number: int, stops: int) -> None:
-        """Not reaped yet means that the pid is still the command's. A SIGCONT for an earlier stop leaves a later one."""
+        """Not reaped yet means that the pid is still the command's. SIGCONT for an earlier stop leaves a later one."""
         if self.status is None and stops in (-1, self.stops):
             os.kill(self.pid, number)
 

@@ -9,6 +9,7 @@
     helper -> owner   Stopped       the command was stopped by a signal
     helper -> owner   Exited        the command ended: exit status or signal
     owner  -> helper  Signal        send this signal to the command (the keeper is its parent: the pid cannot be reused)
+    owner  -> helper  Follow        the owner stops as the command did: SIGCONT to it when the command goes on or ends
     owner  -> helper  End           subreaper only: end every descendant (with a cgroup the owner does that itself)
     helper -> owner   Ended         no descendant is left
     owner  -> helper  Finish        close the view and exit
@@ -154,7 +155,14 @@ class Exited(NamedTuple):
 
 
 class Signal(NamedTuple):
+    """`stops`: how many stops the owner has heard of; not sent where the command has stopped again. -1: send anyway."""
+
     number: int
+    stops: int = -1
+
+
+class Follow(NamedTuple):
+    pass
 
 
 class End(NamedTuple):
@@ -169,11 +177,13 @@ class Finish(NamedTuple):
     pass
 
 
-Message = ViewPlan | Ready | Step | Failed | Started | Executed | Stopped | Exited | Signal | End | Ended | Finish
+Message = (
+    ViewPlan | Ready | Step | Failed | Started | Executed | Stopped | Exited | Signal | Follow | End | Ended | Finish
+)
 
 _MESSAGES = {
     kind.__name__: kind
-    for kind in (ViewPlan, Ready, Step, Failed, Started, Executed, Stopped, Exited, Signal, End, Ended, Finish)
+    for kind in (ViewPlan, Ready, Step, Failed, Started, Executed, Stopped, Exited, Signal, Follow, End, Ended, Finish)
 }
 _TREES = {kind.__name__: kind for kind in (Bind, Overlay, Tmpfs, Keep)}
 

@@ -121,7 +121,8 @@ class LiveFork:
 
     def watch(self, signals: SignalSource | None) -> None:
         """Wait for the command's end."""
-        self._exit = watch(self._keeper().channel, signals, self._plan.timeout, self.record.cgroup)
+        namespace = self.record.mount_namespace if self.record.same_paths else None
+        self._exit = watch(self._keeper().channel, signals, self._plan.timeout, self.record.cgroup, namespace)
         if signals is not None:
             signals.unwatch()
         self._folder.note("ended", exit=self._exit.exit, signal=self._exit.signal)

@@ -7,10 +7,11 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from hostfork.errors import Code, WorkloadError
-from hostfork.helper.protocol import Channel, Exited, Signal, Stopped
+from hostfork.helper.protocol import Channel, Exited, Follow, Signal, Stopped
 from hostfork.values import frozen
 from hostfork.workload.cgroup import own_folder
 
@@ -42,8 +43,11 @@ class SignalSource(Protocol):
     def take(self) -> list[Received]:
         """The signals that wait."""
 
-    def stop_self(self, number: int) -> None:
-        """Stop this process as the command was stopped; returns when it was continued."""
+    def stop_self(self, number: int, announce: Callable[[], None]) -> None:
+        """Stop this process as the command was stopped; returns when it was continued.
+
+        `announce` asks for a SIGCONT when the command goes on. One that comes before the stop prevents it.
+        """
 
 
 @frozen
@@ -55,23 +59,41 @@ class Exit:
     timed_out: bool = False
 
 
-def watch(channel: Channel, signals: SignalSource | None, timeout: float | None, group: str | None) -> Exit:
-    """Wait for the command's end. `timeout` in seconds. Raises WorkloadError `workload.keeper` if the keeper dies."""
+def watch(
+    channel: Channel,
+    signals: SignalSource | None,
+    timeout: float | None,
+    group: str | None,
+    namespace: int | None = None,
+) -> Exit:
+    """Wait for the command's end. `timeout` in seconds. Raises WorkloadError `workload.keeper` if the keeper dies.
+
+    `group` and `namespace` (the mount namespace's inode) tell a signal of the fork's own from others.
+    """
     limit = _Limit(timeout)
     waiting = select.poll()
     waiting.register(channel.fileno(), select.POLLIN)
     if signals is not None:
         waiting.register(signals.fileno(), select.POLLIN)
+    stops = 0
     while True:
+        # Before the messages: what woke us after a stop belongs to that stop, not to one that followed.
+        received = [] if signals is None else signals.take()
+        stopped = None
         while (message := channel.next()) is not None:
             if isinstance(message, Exited):
                 return _exit(message.status, limit.reached)
-            if isinstance(message, Stopped) and signals is not None:
-                signals.stop_self(message.signal)
+            if isinstance(message, Stopped):
+                stops += 1
+                stopped = message.signal
+        for one in received:
+            _pass_on(one, channel, group, namespace, stops)
+            if one.number == signal.SIGCONT:
+                stopped = None
+        if stopped is not None and signals is not None:
+            signals.stop_self(stopped, lambda: channel.send(Follow()))
+            continue
         ready = {descriptor for descriptor, _events in waiting.poll(limit.milliseconds())}
-        if signals is not None and signals.fileno() in ready:
-            for received in signals.take():
-                _pass_on(received, channel, group)
         if channel.fileno() in ready and not channel.read():
             raise WorkloadError(
                 Code.WORKLOAD_KEEPER,
@@ -115,17 +137,19 @@ def pass_early(channel: Channel, signals: SignalSource) -> None:
         channel.send(Signal(received.number))
 
 
-def _pass_on(received: Received, channel: Channel, group: str | None) -> None:
+def _pass_on(received: Received, channel: Channel, group: str | None, namespace: int | None, stops: int) -> None:
     """Not what the terminal sent to the whole group, and not what the fork itself sends: that would come back."""
-    if received.from_kernel and received.number != signal.SIGCONT:
-        return
-    if group is not None and received.sender and _is_in(received.sender, group):
-        return
-    channel.send(Signal(received.number))
+    if received.number == signal.SIGCONT:
+        channel.send(Signal(received.number, stops))
+    elif not received.from_kernel and not _is_of(received.sender, group, namespace):
+        channel.send(Signal(received.number))
 
 
-def _is_in(pid: int, group: str) -> bool:
+def _is_of(pid: int, group: str | None, namespace: int | None) -> bool:
+    """Whether a process is of the fork: by its cgroup, or where none owns the fork by its mount namespace."""
     try:
+        if group is None:
+            return os.stat(f"/proc/{pid}/ns/mnt").st_ino == namespace
         folder = own_folder(pid)
     except OSError:
         return False
