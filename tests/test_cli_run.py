@@ -179,6 +179,7 @@ def test_a_result_file_that_cannot_be_is_refused_first(run, person):
     done = run("--private", ".", "--result", "no/folder/r.json", "--", "touch", "ran")
     assert done.returncode == 125
     assert "there is no folder" in done.stderr
+    assert done.stderr.count("hostfork: ") == 1
     assert forks(person) == []
 
 

@@ -99,6 +99,8 @@ def write_failure(error: HostforkError, options: Mapping[str, Any], output: Outp
     `options` are those that could be read from the command line, as text.
     """
     path, number = options.get("result"), options.get("status_fd")
+    if error.place == "--result":
+        path = None  # that it cannot be written is what is being told
     if path is None and number is None:
         return
     from hostfork.cli import documents
