@@ -1,7 +1,6 @@
 """Who usually makes such a change, which ignored folder it lies in, and whether the host runs the file by itself."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from fnmatch import translate
 from functools import cache
 from re import Pattern, compile, escape
@@ -10,6 +9,7 @@ from hostfork.collect import names
 from hostfork.collect.difference import joined, relative_to
 from hostfork.collect.ignores import Final, Ignores
 from hostfork.collect.manifest import Change
+from hostfork.values import replace
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 
 

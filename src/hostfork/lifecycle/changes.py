@@ -5,7 +5,6 @@ Which way they are found follows from where the storage says the content lies, n
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hostfork.collect import scan
@@ -18,6 +17,7 @@ from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.store import ForkFolder
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Content, Delta, Layer
+from hostfork.values import replace
 from hostfork.vocabulary import Access, ChangeKind, EntryKind, SourceChanged
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-from dataclasses import replace
 from types import TracebackType
 
 from hostfork.collect.manifest import Changeset, Counts
@@ -20,6 +19,7 @@ from hostfork.lifecycle.store import ForkFolder, now
 from hostfork.lifecycle.view import attaches
 from hostfork.policy.plan import Plan
 from hostfork.storage.choose import storage_of
+from hostfork.values import replace
 from hostfork.vocabulary import Activity
 from hostfork.workload.cgroup import Group
 from hostfork.workload.launch import Helper

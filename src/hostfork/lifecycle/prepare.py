@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 
 from hostfork.collect.manifest import StatManifestWriter
 from hostfork.lifecycle.events import Event, PreparedPath, Progress
@@ -13,6 +12,7 @@ from hostfork.policy.plan import PathPlan, Plan
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Prepared, Source
+from hostfork.values import replace
 from hostfork.vocabulary import Access, BaseContent, SourceChanged
 from hostfork.workload.identity import boot_id, identify
 

@@ -3,8 +3,6 @@
 A record is saved before the things that it names are made, so that a crash leaves an orphan with a name.
 """
 
-from dataclasses import field
-
 from hostfork.collect.manifest import Counts
 from hostfork.values import frozen
 from hostfork.vocabulary import (
@@ -134,7 +132,7 @@ class Outcome:
     paths: tuple[PathOutcome, ...] = ()
     ownership: Ownership | None = None
     same_paths: bool = True
-    changes: Counts = field(default_factory=Counts)
+    changes: Counts = Counts()
     kept: bool = False
     released: bool = False
     leftovers: tuple[str, ...] = ()

@@ -5,7 +5,6 @@ nobody owns is ended and either kept (something changed) or released. What no re
 """
 
 import os
-from dataclasses import replace
 
 from hostfork.collect.manifest import Changeset
 from hostfork.errors import HostforkError
@@ -16,6 +15,7 @@ from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_
 from hostfork.lifecycle.store import ForkFolder, Store, now
 from hostfork.storage.choose import all_keys
 from hostfork.storage.pool import sweep_probes
+from hostfork.values import replace
 from hostfork.vocabulary import Activity
 from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import boot_id

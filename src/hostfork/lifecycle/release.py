@@ -8,14 +8,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from hostfork.errors import StorageError
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.store import ForkFolder
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
-from hostfork.values import frozen
+from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access, Activity, Mechanism
 from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import boot_id

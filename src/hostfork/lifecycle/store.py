@@ -15,13 +15,13 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
 from hostfork.errors import Code, ForkError
 from hostfork.lifecycle.names import check_name, fresh_name
 from hostfork.lifecycle.record import ACTIVITY_AFTER, SCHEMA, Record
+from hostfork.values import replace
 from hostfork.vocabulary import Activity
 
 _REMOVED = "rm-"
@@ -275,13 +275,13 @@ class Store:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, enums and tuples as what JSON knows."""
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    """Values, enums and tuples as what JSON knows."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if hasattr(value, "__match_args__"):
+        return {name: plain(getattr(value, name)) for name in value.__match_args__}
     return value
 
 

@@ -5,7 +5,6 @@ folders are covered by rules that nobody asked for.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from hostfork.errors import Code, HostforkError, PolicyError, StorageError
 from hostfork.policy.host import HostFacts, Listener, MountEntry, MountTable, PathFacts
@@ -13,7 +12,7 @@ from hostfork.policy.load import asked, conflict, same_effect
 from hostfork.policy.paths import beneath, components, relative, within
 from hostfork.policy.planned import EndpointPlan, NestedMount
 from hostfork.policy.rules import EndpointRule, Policy, Rule
-from hostfork.values import frozen
+from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access, EndpointKind, EntryKind
 
 _ENDPOINTS = {EntryKind.SOCKET: EndpointKind.SOCKET, EntryKind.FIFO: EndpointKind.FIFO}

@@ -5,14 +5,13 @@ the same path the option wins. Two different rules for one path from one origin 
 """
 
 import os
-from dataclasses import replace
 
 from hostfork.errors import Code, PolicyError
 from hostfork.policy.document import parse
 from hostfork.policy.options import option_endpoints, option_rules, parse_require
 from hostfork.policy.paths import normal
 from hostfork.policy.rules import EndpointRule, Environment, Policy, Rule, RuleOptions
-from hostfork.values import frozen
+from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access
 
 

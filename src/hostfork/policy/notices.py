@@ -4,7 +4,6 @@ Sentences name paths as the user wrote them.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from hostfork.policy.demands import writers
 from hostfork.policy.host import HostFacts
@@ -12,6 +11,7 @@ from hostfork.policy.layout import Layout, Placed
 from hostfork.policy.paths import beneath
 from hostfork.policy.planned import Notice, NoticeKind, PathPlan, Plan
 from hostfork.storage.contract import Guarantees
+from hostfork.values import replace
 from hostfork.vocabulary import Access, Guarantee, Ownership
 
 _NAMED = 3
