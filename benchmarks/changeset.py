@@ -15,7 +15,7 @@ from collections.abc import Callable
 from hostfork.collect.manifest import StatManifest, StatManifestWriter
 from hostfork.collect.scan import scan_layer, scan_tree
 
-FOLDERS, FILES, CHANGES, ROUNDS = 5000, 20, 20, 7
+FOLDERS, FILES, CHANGES, ROUNDS = 5000, 20, 20, 9
 LAYER_BAR, TREE_BAR = 0.010, 1.5
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 1 << 14, 1 << 18
 
@@ -87,14 +87,15 @@ def overlay(folder: str, base: str) -> str:
     return f"{folder}/upper"
 
 
-def best(measured: Callable[[], object]) -> float:
-    """Seconds of the fastest round."""
-    times = []
+def best(*measured: Callable[[], object]) -> list[float]:
+    """Seconds of the fastest round of each; the rounds take turns, so that all meet the same load."""
+    times: list[list[float]] = [[] for _ in measured]
     for _ in range(ROUNDS):
-        start = time.perf_counter()
-        measured()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for taken, function in zip(times, measured, strict=True):
+            start = time.perf_counter()
+            function()
+            taken.append(time.perf_counter() - start)
+    return [min(taken) for taken in times]
 
 
 def main() -> int:
@@ -118,12 +119,13 @@ def _report(folder: str, base: str, copy: str, upper: str) -> int:
     start = time.perf_counter()
     scan_layer(upper, base, base)
     first = time.perf_counter() - start
-    layer = best(lambda: scan_layer(upper, base, base))
     root = os.open(copy, os.O_RDONLY | os.O_DIRECTORY)
-    bare = best(lambda: bare_walk(root))
-    load = best(lambda: StatManifest.load(f"{folder}/manifest"))
-    tree = best(lambda: scan_tree(copy, StatManifest.load(f"{folder}/manifest"), base, base))
-    bare = min(bare, best(lambda: bare_walk(root)))
+    layer, bare, load, tree = best(
+        lambda: scan_layer(upper, base, base),
+        lambda: bare_walk(root),
+        lambda: StatManifest.load(f"{folder}/manifest"),
+        lambda: scan_tree(copy, StatManifest.load(f"{folder}/manifest"), base, base),
+    )
     os.close(root)
     size = os.stat(f"{folder}/manifest").st_size
     print(
