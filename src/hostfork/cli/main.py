@@ -21,12 +21,21 @@ NOBODY_READS = 141  # as a program that SIGPIPE ends
 
 def run_command_line() -> NoReturn:
     """Run `sys.argv` and end the process."""
+    _forget_coerced_locale()
     try:
         status = main(sys.argv[1:])
     except KeyboardInterrupt:
         status = INTERRUPTED
     # what the interpreter would tidy up is gone in a moment anyway, and every run pays for it
     os._exit(status)
+
+
+def _forget_coerced_locale() -> None:
+    """In the C locale Python sets LC_CTYPE for its children (PEP 538); the command is to find what the caller gave."""
+    if "LC_CTYPE" in os.environ:
+        with open("/proc/self/environ", "rb") as file:
+            if not any(line.startswith(b"LC_CTYPE=") for line in file.read().split(b"\0")):
+                del os.environ["LC_CTYPE"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,20 +52,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    import click
-
-    from hostfork.cli.group import GROUP
     from hostfork.cli.output import ReaderGone
     from hostfork.errors import HostforkError
 
     try:
         try:
-            with GROUP.make_context("hostfork", list(arguments)) as context:
-                return int(GROUP.invoke(context))
-        except click.exceptions.Exit as error:
-            return error.exit_code
-        except click.UsageError as error:
-            return _bad_usage(error, arguments)
+            status = _run_plainly(arguments)
+            return _invoke(arguments) if status is None else status
         except HostforkError as error:
             return _report(error, arguments)
         except BrokenPipeError as error:  # click writes help and version itself
@@ -67,6 +69,36 @@ def _dispatch(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except Exception as error:
         return _report_fault(error, arguments)
+
+
+def _run_plainly(arguments: Sequence[str]) -> int | None:
+    """`hostfork run` whose options need no library to be read; None for everything else."""
+    if arguments[:1] != ["run"]:
+        return None
+    from hostfork.cli.options import read_run
+
+    found = read_run(arguments[1:])
+    if found is None:
+        return None
+    from hostfork.cli.output import Output
+    from hostfork.cli.running import run
+
+    output = Output(json=found.options.pop("json"), debug=found.options.pop("debug"))
+    return run(output, found.command, found.options)
+
+
+def _invoke(arguments: Sequence[str]) -> int:
+    import click
+
+    from hostfork.cli.group import GROUP
+
+    try:
+        with GROUP.make_context("hostfork", list(arguments)) as context:
+            return int(GROUP.invoke(context))
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.UsageError as error:
+        return _bad_usage(error, arguments)
 
 
 def _bad_usage(error: "click.UsageError", arguments: Sequence[str]) -> int:
