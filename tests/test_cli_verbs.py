@@ -607,9 +607,9 @@ def test_a_shell_that_goes_away_while_it_completes(root):
     assert (done.returncode, done.stderr) == (1, "")
 
 
-@pytest.mark.parametrize("verb", ["list", "run"])
-def test_a_fault_of_hostforks_own_is_one_error(root, verb):
-    code = f"import sys; sys.modules['hostfork.cli.{verb}'] = None; sys.argv = ['hostfork', '{verb}', '--', 'true']; "
+@pytest.mark.parametrize(("verb", "module"), [("list", "list"), ("run", "running")])
+def test_a_fault_of_hostforks_own_is_one_error(root, verb, module):
+    code = f"import sys; sys.modules['hostfork.cli.{module}'] = None; sys.argv = ['hostfork', '{verb}', '--', 'true']; "
     done = root.run([sys.executable, "-c", code + "from hostfork.__main__ import main; main()"])
     assert done.returncode == 125
     assert done.stderr.startswith("hostfork: an error that hostfork does not handle: ")

@@ -1,60 +1,12 @@
-"""The options that say what a run is to do, and what they mean as a `Request`. `run` and `plan` share them."""
+"""What the options of `run` and `plan` mean, as a `Request`."""
 
 import os
-from collections.abc import Callable
 from typing import Any
 
-from hostfork.cli.verb import complete_files, complete_folders, flag, value, values
 from hostfork.errors import Code, PolicyError
 from hostfork.lifecycle.request import Keep, Request
 from hostfork.policy.options import parse_duration
 from hostfork.policy.rules import Environment, RuleOptions
-from hostfork.vocabulary import Require
-
-Decorator = Callable[[Callable[..., int]], Callable[..., int]]
-
-
-def rule_options(function: Callable[..., int]) -> Callable[..., int]:
-    """What the command gets: rules for paths, and promises."""
-    return _apply(
-        function,
-        values("--private", metavar="PATH[:WORD]", help="own writable copy; WORD: copy, overlay, live, …",
-               shell_complete=complete_files),
-        values("--read-only", metavar="PATH", help="cannot be written", shell_complete=complete_files),
-        values("--shared", metavar="PATH", help="stays the host's, inside another rule's path",
-               shell_complete=complete_files),
-        values("--scratch", metavar="PATH[:tmpfs=SIZE]", help="private and empty, never collected",
-               shell_complete=complete_folders),
-        values("--hidden", metavar="PATH", help="empty and unreadable", shell_complete=complete_files),
-        values("--endpoint", metavar="PATH", help="a socket or FIFO that stays the host's",
-               shell_complete=complete_files),
-        value("--policy", metavar="NAME|FILE", help="a shipped policy, or a TOML file",
-              shell_complete=complete_policies),
-        values("--require", metavar="WHAT", help="refuse unless kept: stable, snapshot, cgroup, …",
-               shell_complete=_complete_requires),
-        flag("--share-all", help="no rule is needed: everything stays the host's"),
-        flag("--relocated", help="no namespaces: the copy lies at another path"),
-    )  # fmt: skip
-
-
-def context_options(function: Callable[..., int]) -> Callable[..., int]:
-    """What surrounds the command: folder, environment, descriptors, time, place for private storage."""
-    return _apply(
-        function,
-        value("--cwd", metavar="DIR", help="working directory", shell_complete=complete_folders),
-        values("--env", metavar="K[=V]", help="set a variable, or keep it with --clear-env"),
-        values("--env-file", metavar="FILE", help="lines of K=V", shell_complete=complete_files),
-        flag("--clear-env", help="start from an empty environment"),
-        values("--fd", metavar="N", help="this descriptor stays open in the command"),
-        value("--timeout", metavar="TIME", help="end everything after 90, 90s, 5m, 1h; status 124"),
-        value("--pool", metavar="DIR", help="where private copies lie", shell_complete=complete_folders),
-    )
-
-
-def _apply(function: Callable[..., int], *decorators: Decorator) -> Callable[..., int]:
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
 
 
 def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
@@ -146,19 +98,3 @@ def _read_environment(path: str) -> list[tuple[str, str]]:
                         "one NAME=VALUE in a line, without blanks around the name")  # fmt: skip
         variables.append((name, content))
     return variables
-
-
-def complete_policies(ctx: Any, parameter: Any, incomplete: str) -> list[Any]:
-    """The shipped policies, or a file."""
-    from click.shell_completion import CompletionItem
-
-    from hostfork import api
-
-    names = [CompletionItem(name) for name in api.policies() if name.startswith(incomplete)]
-    return names or complete_files(ctx, parameter, incomplete)
-
-
-def _complete_requires(ctx: Any, parameter: Any, incomplete: str) -> list[Any]:
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(item.value) for item in Require if item.value.startswith(incomplete)]

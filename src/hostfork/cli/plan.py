@@ -5,10 +5,11 @@ from typing import Any
 import click
 
 from hostfork import api
-from hostfork.cli.asking import context_options, request_from, rule_options
+from hostfork.cli.asking import request_from
 from hostfork.cli.look import Look, columns, harmless, pad, size, wrapped
+from hostfork.cli.options import CONTEXT, RULES
 from hostfork.cli.output import Output
-from hostfork.cli.verb import complete_files, verb
+from hostfork.cli.verb import complete_files, options, verb
 from hostfork.policy.plan import EndpointPlan, NestedMount, PathPlan, Plan
 from hostfork.vocabulary import Access, Ownership
 
@@ -22,12 +23,11 @@ _LABEL = 20
     "hostfork plan --policy build --private . -- make",
     "hostfork plan --private . --require cgroup --json",
 )
-@rule_options
-@context_options
+@options(*RULES, *CONTEXT)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[[--] COMMAND…]", shell_complete=complete_files)
-def plan_verb(output: Output, command: tuple[str, ...], **options: Any) -> int:
+def plan_verb(output: Output, command: tuple[str, ...], **given: Any) -> int:
     """Make a plan and show it."""
-    return show_plan(output, api.plan(request_from(options, command)))
+    return show_plan(output, api.plan(request_from(given, command)))
 
 
 plan_verb.allow_interspersed_args = False

@@ -5,10 +5,9 @@ from typing import Any
 import click
 
 from hostfork import api
-from hostfork.cli.asking import complete_policies
 from hostfork.cli.look import columns, harmless, pad, plural
 from hostfork.cli.output import Output
-from hostfork.cli.verb import flag, verb
+from hostfork.cli.verb import complete_policies, flag, verb
 from hostfork.errors import Code, PolicyError
 
 ACTIONS = ("list", "show", "check")

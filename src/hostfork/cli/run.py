@@ -1,20 +1,13 @@
-"""`hostfork run`: everything up to the first word that is no option is hostfork's, the rest is the command's."""
+"""`hostfork run` as a verb: everything up to the first word that is no option is hostfork's, the rest the command's."""
 
 from typing import Any
 
 import click
 
-from hostfork import api
-from hostfork.cli.asking import context_options, descriptor, request_from, rule_options, usage
+from hostfork.cli.options import CONTEXT, ENDING, RULES
 from hostfork.cli.output import Output
-from hostfork.cli.result import StatusLines, check_result, open_status, write_failure, write_result
-from hostfork.cli.telling import Teller, closing_lines, exit_status, problem_lines, written_paths
-from hostfork.cli.terminal import Interrupted, Terminal
-from hostfork.cli.verb import complete_files, complete_folders, flag, value, verb
-from hostfork.errors import Code, WorkloadError
-from hostfork.lifecycle.events import EndedCommand, Event, Planned, StartedCommand
-from hostfork.lifecycle.record import Outcome
-from hostfork.lifecycle.request import Request
+from hostfork.cli.running import run
+from hostfork.cli.verb import complete_files, options, verb
 
 
 @verb(
@@ -25,109 +18,11 @@ from hostfork.lifecycle.request import Request
     "hostfork run --policy build --private . --result r.json -- ./build.sh",
     json="with --dry-run: the plan as a JSON document",
 )
-@rule_options
-@context_options
-@value("--name", metavar="NAME", help="the fork's name, else one is found")
-@flag("--keep", help="keep the fork also if nothing changed")
-@flag("--rm", help="throw the changes away at the end")
-@value("--export", metavar="DIR", help="write the final content there", shell_complete=complete_folders)
-@value("--result", metavar="FILE", help="write how it went, as JSON", shell_complete=complete_files)
-@value("--status-fd", metavar="N", help="write what happens there, a JSON object a line")
-@flag("-v", "--verbose", help="say first what was chosen")
-@flag("-q", "--quiet", help="say nothing but errors")
-@flag("--dry-run", help="show the plan only")
+@options(*RULES, *CONTEXT, *ENDING)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…", shell_complete=complete_files)
-def run_verb(output: Output, command: tuple[str, ...], **options: Any) -> int:
+def run_verb(output: Output, command: tuple[str, ...], **given: Any) -> int:
     """Run, and give the command's own status or hostfork's 124 to 127."""
-    request = request_from(options, command)
-    if options["verbose"] and options["quiet"]:
-        raise usage("--verbose and --quiet contradict each other", "--quiet", "give one of them")
-    if options["dry_run"]:
-        from hostfork.cli.plan import show_plan
-
-        return show_plan(output, api.plan(request))
-    if not command:
-        raise usage("no command to run", "COMMAND", "hostfork run --private . -- make test")
-    if output.json:
-        raise usage("--json: stdout is the command's", "--json",
-                    "--result FILE writes the same document; --dry-run --json shows the plan")  # fmt: skip
-    output.quiet = options["quiet"]
-    if options["result"] is not None:
-        check_result(options["result"])
-    number = None if options["status_fd"] is None else descriptor("--status-fd", options["status_fd"])
-    lines = open_status(number, request.descriptors)
-    return _run(output, request, options, lines)
-
-
-def _run(output: Output, request: Request, options: dict[str, Any], lines: StatusLines) -> int:
-    teller = Teller(output, options["verbose"])
-    written: dict[str, str] = {}
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Planned):
-            written.update(written_paths(event.plan.paths))
-        teller(event)
-        _tell_program(lines, event)
-
-    try:
-        with Terminal() as terminal:
-            outcome = api.run(request, on_event=on_event, caller=terminal.caller, signals=terminal)
-    except Interrupted as interrupted:
-        error = WorkloadError(Code.WORKLOAD_INTERRUPTED, f"interrupted by {interrupted} before it was done")
-        write_failure(error, options, output)
-        return 128 + interrupted.number
-    finally:
-        teller.finish()
-    status = _close(output, request, outcome, teller, written)
-    return _write(output, options["result"], lines, outcome, status)
-
-
-def _tell_program(lines: StatusLines, event: Event) -> None:
-    match event:
-        case Planned():
-            if lines.wanted:
-                from hostfork.cli import documents
-
-                lines.write("planned", plan=documents.plan(event.plan))
-        case StartedCommand():
-            lines.write("started", pid=event.pid)
-        case EndedCommand():
-            lines.write("ended", exit=event.status.exit, signal=event.status.signal)
-
-
-def _close(output: Output, request: Request, outcome: Outcome, teller: Teller, written: dict[str, str]) -> int:
-    """Say how it ended; gives the exit status."""
-    status = exit_status(outcome.status)
-    for sentence in outcome.notices:
-        teller.warn(sentence)
-    if outcome.status.error is not None:
-        output.complain(problem_lines(outcome.status.error, status))
-    elif outcome.status.timed_out:
-        output.complain(["hostfork: the command was ended at its time limit   status 124"])
-    lines = closing_lines(outcome, written, output.err, request.export)
-    if lines:
-        output.say(*lines)
-    for sentence in outcome.leftovers:
-        output.complain([f"hostfork: {sentence}"])
-    return status
-
-
-def _write(output: Output, path: str | None, lines: StatusLines, outcome: Outcome, status: int) -> int:
-    """Write the result where it was asked for; one that cannot be written is a failure of hostfork."""
-    if path is None and not lines.wanted:
-        return status
-    from hostfork.cli import documents
-
-    document = documents.result(outcome)
-    lines.write("result", result=document)
-    if path is None:
-        return status
-    try:
-        write_result(path, document)
-    except OSError as error:
-        output.complain([f"hostfork: the result was not written to {path}: {error.strerror}"])
-        return 125
-    return status
+    return run(output, command, given)
 
 
 # the first word that is no option begins the command, whatever follows

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hostfork.cli.options import Completes, Option
 from hostfork.cli.output import Output
 
 COLOURS = ("auto", "always", "never")
@@ -104,6 +105,24 @@ def values(*names: str, help: str, metavar: str, **settings: Any) -> Callable[[C
     return click.option(*names, help=help, metavar=metavar, multiple=True, default=(), **settings)
 
 
+def options(*table: Option) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The options of a table, in its order."""
+
+    def add(function: Callable[..., int]) -> Callable[..., int]:
+        for option in reversed(table):
+            settings: dict[str, Any] = {"help": option.help}
+            if option.metavar is None:
+                settings["is_flag"] = True
+            else:
+                settings |= {"metavar": option.metavar, "shell_complete": _COMPLETERS[option.completes]}
+            if option.many:
+                settings |= {"multiple": True, "default": ()}
+            function = click.option(*option.names, **settings)(function)
+        return function
+
+    return add
+
+
 def fork_argument(**settings: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """A fork's name, completed from those that there are."""
     names = {"metavar": "FORK", "shell_complete": _complete_forks}
@@ -141,6 +160,33 @@ def complete_folders(ctx: click.Context, parameter: click.Parameter, incomplete:
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="dir")]
+
+
+def complete_policies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """The shipped policies, or a file."""
+    from click.shell_completion import CompletionItem
+
+    from hostfork import api
+
+    names = [CompletionItem(name) for name in api.policies() if name.startswith(incomplete)]
+    return names or complete_files(ctx, parameter, incomplete)
+
+
+def _complete_requires(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    from hostfork.vocabulary import Require
+
+    return [CompletionItem(item.value) for item in Require if item.value.startswith(incomplete)]
+
+
+_COMPLETERS = {
+    Completes.NOTHING: None,
+    Completes.FILES: complete_files,
+    Completes.FOLDERS: complete_folders,
+    Completes.POLICIES: complete_policies,
+    Completes.REQUIRES: _complete_requires,
+}
 
 
 def seen(command: click.Command, arguments: Sequence[str]) -> dict[str, Any]:
