@@ -14,7 +14,7 @@ from hostfork.helper.syscalls import syncfs
 from hostfork.lifecycle.prepare import base_file
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import PathRecord, Record
-from hostfork.lifecycle.store import ForkFolder
+from hostfork.lifecycle.store import ForkFolder, as_fork_error
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Content, Delta, Layer
 from hostfork.values import replace
@@ -125,25 +125,27 @@ def relocated(record: Record) -> tuple[str, str]:
 
 def make_durable(record: Record, changesets: dict[str, Changeset]) -> None:
     """Put the content of what changed on disk: file by file where there are few, else the pool's filesystem."""
-    if sum(len(changeset.changes) for changeset in changesets.values()) > _FEW:
-        pool = os.open(record.pool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            syncfs(pool)
-        finally:
-            os.close(pool)
-        return
-    for path in private_paths(record):
-        root = delta_of(content_of(record, path))
-        for change in changesets[path.path].changes:
-            if change.kind is EntryKind.FILE and change.change is not ChangeKind.DELETED:
-                _fsync(root + change.path[len(path.path) :])
+    try:
+        if sum(len(changeset.changes) for changeset in changesets.values()) > _FEW:
+            return _sync_pool(record.pool)
+        for path in private_paths(record):
+            root = delta_of(content_of(record, path))
+            for change in changesets[path.path].changes:
+                if change.kind is EntryKind.FILE and change.change is not ChangeKind.DELETED:
+                    _fsync(root + change.path[len(path.path) :])
+    except OSError as error:
+        raise StorageError(
+            Code.STORAGE_FAILED, f"the changes of {record.name} could not be put on disk", step="sync",
+            path=record.pool, errno=error.errno, hint=f"hostfork diff {record.name} shows what is there",
+        ) from error  # fmt: skip
 
 
 def store_changes(fork: ForkFolder, changeset: Changeset) -> None:
     """Put the changeset on disk, before anything is reduced."""
     from hostfork.collect.store import write_changeset
 
-    write_changeset(fork.file(CHANGES_FILE), changeset)
+    with as_fork_error("the changes of a fork cannot be written", fork.path):
+        write_changeset(fork.file(CHANGES_FILE), changeset)
 
 
 def stored_changes(fork: ForkFolder) -> Changeset | None:
@@ -191,6 +193,14 @@ def _checked(path: PathRecord, pool: str, probe: "Probe | None", warn: Callable[
 def counts_by_path(changesets: dict[str, Changeset]) -> tuple[tuple[str, Counts], ...]:
     """The numbers of each private path."""
     return tuple((path, changeset.counts()) for path, changeset in changesets.items())
+
+
+def _sync_pool(path: str) -> None:
+    pool = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        syncfs(pool)
+    finally:
+        os.close(pool)
 
 
 def _fsync(path: str) -> None:

@@ -97,7 +97,7 @@ class ForkFolder:
     def save(self, record: Record, *, durable: bool = False) -> Record:
         """Replace the record in one step. `durable`: it is on disk when this returns."""
         content = json.dumps(plain(record), separators=(",", ":")).encode("ascii")
-        with _as_fork_error("the record of a fork cannot be written", self.path):
+        with as_fork_error("the record of a fork cannot be written", self.path):
             descriptor = os.open("record.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600,
                                  dir_fd=self._descriptor)  # fmt: skip
             try:
@@ -136,7 +136,7 @@ class ForkFolder:
     def journal(self) -> int:
         """The journal as a descriptor for appending; the keeper writes there too when the owner is gone."""
         if self._journal < 0:
-            with _as_fork_error("the journal of a fork cannot be written", self.path):
+            with as_fork_error("the journal of a fork cannot be written", self.path):
                 self._journal = os.open("journal.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600,
                                         dir_fd=self._descriptor)  # fmt: skip
         return self._journal
@@ -144,7 +144,7 @@ class ForkFolder:
     def note(self, event: str, **facts: Any) -> None:
         """Append one line to the journal."""
         line = json.dumps({"at": time.time(), "event": event, **facts}).encode("ascii") + b"\n"
-        with _as_fork_error("the journal of a fork cannot be written", self.path):
+        with as_fork_error("the journal of a fork cannot be written", self.path):
             _write_all(self.journal(), line)
 
     def read_journal(self) -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ class ForkFolder:
     def remove(self) -> None:
         """Take the fork off the list and remove its folder. The lock must be held."""
         aside = os.path.join(os.path.dirname(self.path), f"{_REMOVED}{self.name}-{os.getpid()}-{time.monotonic_ns()}")
-        with _as_fork_error("a fork cannot be taken off the list", self.path):
+        with as_fork_error("a fork cannot be taken off the list", self.path):
             os.rename(self.path, aside)
             _remove_folder(aside)
 
@@ -234,7 +234,8 @@ class Store:
     def settling(self) -> Iterator[None]:
         """One at a time puts forks right or discards them; runs are not held up."""
         self.make_folders()
-        folder = os.open(self.forks, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with as_fork_error("the state folder cannot be read", self.forks):
+            folder = os.open(self.forks, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             yield
@@ -307,7 +308,8 @@ def _remove_folder(path: str) -> None:
 
 
 @contextlib.contextmanager
-def _as_fork_error(message: str, path: str) -> Iterator[None]:
+def as_fork_error(message: str, path: str) -> Iterator[None]:
+    """What the kernel refuses in the state folder, as ForkError `fork.state`."""
     try:
         yield
     except OSError as error:
