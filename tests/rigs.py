@@ -104,14 +104,17 @@ def _why_no_user() -> str | None:
         entry = pwd.getpwnam(USER_NAME)
     except KeyError:
         return f"no user {USER_NAME}, and no useradd to make it" if find_program("useradd") is None else "not made yet"
-    probe = subprocess.run(
-        [sys.executable, "-c", "import hostfork.errors"],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd="/",
-        preexec_fn=lambda: _become(entry.pw_uid, entry.pw_gid),
-    )
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-c", "import hostfork.errors"],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            preexec_fn=lambda: _become(entry.pw_uid, entry.pw_gid),
+        )
+    except OSError as error:
+        return f"it cannot run {sys.executable}: {error.strerror}"
     return None if probe.returncode == 0 else f"it cannot run {sys.executable}: {probe.stderr.strip()[-200:]}"
 
 
