@@ -3,6 +3,7 @@
 Only the words stand here. What is done with them belongs to the packages.
 """
 
+import stat
 from enum import Enum, unique
 
 
@@ -140,6 +141,22 @@ class EntryKind(Enum):
     SOCKET = "socket"
     CHARACTER_DEVICE = "character-device"
     BLOCK_DEVICE = "block-device"
+
+    @classmethod
+    def of(cls, mode: int) -> "EntryKind":
+        """What an entry with this `st_mode` is (inode(7))."""
+        return _ENTRY_KINDS[stat.S_IFMT(mode)]
+
+
+_ENTRY_KINDS = {
+    stat.S_IFREG: EntryKind.FILE,
+    stat.S_IFDIR: EntryKind.FOLDER,
+    stat.S_IFLNK: EntryKind.SYMLINK,
+    stat.S_IFIFO: EntryKind.FIFO,
+    stat.S_IFSOCK: EntryKind.SOCKET,
+    stat.S_IFCHR: EntryKind.CHARACTER_DEVICE,
+    stat.S_IFBLK: EntryKind.BLOCK_DEVICE,
+}
 
 
 @unique

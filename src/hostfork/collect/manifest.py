@@ -5,7 +5,6 @@ afterwards one stat walk finds what was touched, without reading a byte of what 
 """
 
 import os
-import stat
 from array import array
 from collections.abc import Iterator
 from types import TracebackType
@@ -98,21 +97,6 @@ _COLUMNS = (
 _TICK = 10_000_000
 """Nanoseconds. Kernels before 6.13 stamp files with the last timer tick, 100 Hz at the coarsest."""
 
-_KINDS = {
-    stat.S_IFREG: EntryKind.FILE,
-    stat.S_IFDIR: EntryKind.FOLDER,
-    stat.S_IFLNK: EntryKind.SYMLINK,
-    stat.S_IFIFO: EntryKind.FIFO,
-    stat.S_IFSOCK: EntryKind.SOCKET,
-    stat.S_IFCHR: EntryKind.CHARACTER_DEVICE,
-    stat.S_IFBLK: EntryKind.BLOCK_DEVICE,
-}
-
-
-def entry_kind(mode: int) -> EntryKind:
-    """What an entry with this `st_mode` is."""
-    return _KINDS[stat.S_IFMT(mode)]
-
 
 class StatEntry(NamedTuple):
     """One entry of a copied base: the source when it was taken, and the finished copy. Modes are whole `st_mode`s."""
@@ -137,7 +121,7 @@ class StatEntry(NamedTuple):
 
     @property
     def kind(self) -> EntryKind:
-        return entry_kind(self.mode)
+        return EntryKind.of(self.mode)
 
     def is_source(self, found: os.stat_result) -> bool:
         """Whether the source is still what was copied: device, inode, size, mode, mtime and ctime are the same."""

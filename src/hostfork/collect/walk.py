@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
-from hostfork.collect.manifest import entry_kind
 from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import EntryKind
 
@@ -57,7 +56,7 @@ class Facts(NamedTuple):
 
 def facts(place: Place, found: os.stat_result) -> Facts:
     """The facts of one entry whose stat is known."""
-    kind = entry_kind(found.st_mode)
+    kind = EntryKind.of(found.st_mode)
     target = place.link_target() if kind is EntryKind.SYMLINK else None
     size = found.st_size if kind in (EntryKind.FILE, EntryKind.SYMLINK) else None
     device = kind in (EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE)

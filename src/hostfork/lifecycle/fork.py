@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from hostfork.collect.manifest import Changeset, Counts
 from hostfork.errors import Code, ForkError, HostforkError, StorageError
 from hostfork.lifecycle import changes
-from hostfork.lifecycle.record import PathRecord, Record
+from hostfork.lifecycle.record import PathRecord, Record, observed_activity
 from hostfork.lifecycle.release import await_keeper, close_view, end_writers, release
 from hostfork.lifecycle.request import ExportForm
 from hostfork.lifecycle.store import ForkFolder, Store, state_folder
@@ -20,17 +20,6 @@ from hostfork.vocabulary import Activity
 
 if TYPE_CHECKING:
     from hostfork.lifecycle.export import ExportReport
-
-
-def observed_activity(record: Record) -> Activity:
-    """What the fork is doing now: the record's word, checked against who still lives."""
-    if record.activity is Activity.IDLE:
-        return Activity.IDLE
-    owner_lives = record.owner is not None and record.owner.alive()
-    keeper_lives = record.keeper is not None and record.keeper.alive()
-    if owner_lives or (keeper_lives and record.activity is Activity.RUNNING):
-        return record.activity
-    return Activity.ORPHANED
 
 
 @frozen

@@ -149,3 +149,14 @@ class Recovered:
     name: str
     what: str
     leftovers: tuple[str, ...] = ()
+
+
+def observed_activity(record: Record) -> Activity:
+    """What the fork is doing now: the record's word, checked against who still lives."""
+    if record.activity is Activity.IDLE:
+        return Activity.IDLE
+    owner_lives = record.owner is not None and record.owner.alive()
+    keeper_lives = record.keeper is not None and record.keeper.alive()
+    if owner_lives or (keeper_lives and record.activity is Activity.RUNNING):
+        return record.activity
+    return Activity.ORPHANED

@@ -9,8 +9,7 @@ import os
 from hostfork.collect.manifest import Changeset
 from hostfork.errors import HostforkError
 from hostfork.lifecycle import changes
-from hostfork.lifecycle.fork import observed_activity
-from hostfork.lifecycle.record import Record, Recovered, Status
+from hostfork.lifecycle.record import Record, Recovered, Status, observed_activity
 from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, release, remove_key
 from hostfork.lifecycle.store import ForkFolder, Store, now
 from hostfork.storage.choose import all_keys

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from hostfork.policy.mounts import MountEntry, MountTable, mount_of, mounts, mounts_beneath
 from hostfork.policy.paths import join
 from hostfork.policy.rules import EndpointSearch, Policy
+from hostfork.policy.sharing import Listener, OpenFile
 from hostfork.values import frozen
-from hostfork.vocabulary import Access, EndpointKind, EntryKind, Ownership
+from hostfork.vocabulary import Access, EntryKind, Ownership
 
 __all__ = [
     "CgroupFacts",
@@ -51,28 +52,6 @@ class CgroupFacts:
     ownership: Ownership
     parent: str | None
     reason: str
-
-
-@frozen
-class Listener:
-    """A live socket or open FIFO of the host's at a path, with a process that has it (0 and "" where not visible)."""
-
-    path: str
-    kind: EndpointKind
-    pid: int
-    process: str
-    device: int = 0
-    inode: int = 0
-
-
-@frozen
-class OpenFile:
-    """A host process with a file or working directory below a private path."""
-
-    path: str
-    pid: int
-    process: str
-    writing: bool
 
 
 @frozen
@@ -197,7 +176,7 @@ def look(asked: str, *, follow: bool = True, foreign: bool = False) -> PathFacts
         found = os.lstat(path)
     except OSError as error:
         return PathFacts(asked, path, errno=error.errno)
-    kind = _KINDS[stat.S_IFMT(found.st_mode)]
+    kind = EntryKind.of(found.st_mode)
     reading = os.R_OK | os.X_OK if kind is EntryKind.FOLDER else os.R_OK
     return PathFacts(
         asked,
@@ -213,16 +192,6 @@ def look(asked: str, *, follow: bool = True, foreign: bool = False) -> PathFacts
         foreign=_foreign(path) if foreign and kind is EntryKind.FOLDER else (),
     )
 
-
-_KINDS = {
-    stat.S_IFREG: EntryKind.FILE,
-    stat.S_IFDIR: EntryKind.FOLDER,
-    stat.S_IFLNK: EntryKind.SYMLINK,
-    stat.S_IFIFO: EntryKind.FIFO,
-    stat.S_IFSOCK: EntryKind.SOCKET,
-    stat.S_IFCHR: EntryKind.CHARACTER_DEVICE,
-    stat.S_IFBLK: EntryKind.BLOCK_DEVICE,
-}
 
 _FOREIGN_LOOKED_AT = 1000
 _FOREIGN_NAMED = 5

@@ -11,10 +11,33 @@ import stat
 from collections.abc import Iterator
 
 from hostfork.errors import Code, HostError
-from hostfork.policy.host import Listener, OpenFile
 from hostfork.policy.mounts import MountTable
 from hostfork.policy.paths import join, within
+from hostfork.values import frozen
 from hostfork.vocabulary import EndpointKind
+
+
+@frozen
+class Listener:
+    """A live socket or open FIFO of the host's at a path, with a process that has it (0 and "" where not visible)."""
+
+    path: str
+    kind: EndpointKind
+    pid: int
+    process: str
+    device: int = 0
+    inode: int = 0
+
+
+@frozen
+class OpenFile:
+    """A host process with a file or working directory below a private path."""
+
+    path: str
+    pid: int
+    process: str
+    writing: bool
+
 
 _HEADER_WIDTH = 1
 _ACCEPTS = 0x10000

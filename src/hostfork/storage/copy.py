@@ -16,20 +16,17 @@ from hostfork.storage.contract import (
     Delta,
     FullTree,
     Guarantees,
-    KeyState,
     Offer,
     Prepared,
     Progress,
     Refusal,
-    Removal,
     Source,
-    Usage,
     Witness,
 )
 from hostfork.storage.entry import FOLDER, open_quietly
 from hostfork.storage.failures import failed, is_full, no_space, unreadable, unstable
-from hostfork.storage.keys import Keys
-from hostfork.storage.measure import estimate, usage
+from hostfork.storage.keys import Keyed, Keys
+from hostfork.storage.measure import estimate
 from hostfork.storage.replicate import Refused, Replica
 from hostfork.storage.tree import FolderMovedError, open_own, prune, remove_tree
 from hostfork.vocabulary import Guarantee, Mechanism
@@ -37,7 +34,7 @@ from hostfork.vocabulary import Guarantee, Mechanism
 _TREE, _LINKS, _REDUCED = "tree", "links", "reduced"
 
 
-class Copy:
+class Copy(Keyed):
     """The mechanism `copy`."""
 
     mechanism = Mechanism.COPY
@@ -117,22 +114,6 @@ class Copy:
                 os.close(folder)
         except OSError as error:
             raise failed(f"private storage {key} could not be reduced to its changes", path, error, "reduce") from error
-
-    def usage(self, key: str, pool: str) -> Usage:
-        """Space of the copy. Raises StorageError where the key is not whole."""
-        path = Keys(pool, Mechanism.COPY.value).whole(key)
-        try:
-            return usage(path)
-        except OSError as error:
-            raise failed(f"private storage {key} could not be measured", path, error, "usage") from error
-
-    def remove(self, key: str, pool: str) -> Removal:
-        """Remove all stages of the key."""
-        return Keys(pool, Mechanism.COPY.value).remove(key)
-
-    def keys(self, pool: str) -> tuple[KeyState, ...]:
-        """All keys of copies in the pool."""
-        return Keys(pool, Mechanism.COPY.value).states()
 
 
 def _check_room(source: Source, pool: str) -> None:

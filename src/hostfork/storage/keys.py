@@ -9,9 +9,10 @@ import os
 import stat
 
 from hostfork.errors import Code, StorageError
-from hostfork.storage.contract import KeyStage, KeyState, Removal
+from hostfork.storage.contract import KeyStage, KeyState, Removal, Usage
 from hostfork.storage.failures import failed
 from hostfork.storage.tree import remove_tree
+from hostfork.vocabulary import Mechanism
 
 _NEW, _REMOVE = "new-", "rm-"
 
@@ -133,3 +134,29 @@ def _there(name: str, folder: int) -> bool:
         return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
         return False
+
+
+class Keyed:
+    """What every mechanism does alike with the keys of its kind."""
+
+    mechanism: Mechanism
+    counted = ""
+    """Where below a key's folder the space that counts lies."""
+
+    def usage(self, key: str, pool: str) -> Usage:
+        """Space, by a walk. Raises StorageError where the key is not whole."""
+        from hostfork.storage.measure import usage
+
+        path = os.path.join(Keys(pool, self.mechanism.value).whole(key), self.counted)
+        try:
+            return usage(path)
+        except OSError as error:
+            raise failed(f"private storage {key} could not be measured", path, error, "usage") from error
+
+    def remove(self, key: str, pool: str) -> Removal:
+        """Remove all stages of the key."""
+        return Keys(pool, self.mechanism.value).remove(key)
+
+    def keys(self, pool: str) -> tuple[KeyState, ...]:
+        """All keys of this mechanism in the pool."""
+        return Keys(pool, self.mechanism.value).states()

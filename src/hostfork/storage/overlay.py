@@ -19,21 +19,18 @@ from hostfork.errors import Code, HostforkError, StorageError
 from hostfork.helper.protocol import Overlay as OverlayMount
 from hostfork.storage.contract import (
     Guarantees,
-    KeyState,
     Layer,
     Offer,
     Prepared,
     Progress,
     Refusal,
-    Removal,
     Source,
-    Usage,
     Witness,
 )
 from hostfork.storage.entry import FOLDER, Copier, open_quietly, read_attributes
 from hostfork.storage.failures import failed, is_full, no_space
 from hostfork.storage.filesystem import filesystem_of
-from hostfork.storage.keys import Keys
+from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.tree import remove_tree
 from hostfork.vocabulary import Guarantee, Mechanism
 
@@ -43,10 +40,11 @@ _PLAIN = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
 _MARKS = ("user.overlay.", "trusted.overlay.")
 
 
-class Overlay:
+class Overlay(Keyed):
     """The mechanism `overlay` over a live source."""
 
     mechanism = Mechanism.OVERLAY
+    counted = _UPPER
 
     def probe(self, source: Source, pool: str) -> Offer | Refusal:
         """Try in the pool what overlayfs needs of an upper folder; on unusual filesystems try a mount."""
@@ -104,24 +102,6 @@ class Overlay:
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: an upper folder holds only what was touched."""
-
-    def usage(self, key: str, pool: str) -> Usage:
-        """Space of the upper folder. Raises StorageError where the key is not whole."""
-        from hostfork.storage.measure import usage
-
-        path = os.path.join(Keys(pool, Mechanism.OVERLAY.value).whole(key), _UPPER)
-        try:
-            return usage(path)
-        except OSError as error:
-            raise failed(f"private storage {key} could not be measured", path, error, "usage") from error
-
-    def remove(self, key: str, pool: str) -> Removal:
-        """Remove all stages of the key, `work/work` of mode 000 included."""
-        return Keys(pool, Mechanism.OVERLAY.value).remove(key)
-
-    def keys(self, pool: str) -> tuple[KeyState, ...]:
-        """All keys of overlays in the pool."""
-        return Keys(pool, Mechanism.OVERLAY.value).states()
 
 
 def _is_root() -> bool:
