@@ -194,11 +194,16 @@ class Store:
                 continue
             except OSError as error:
                 raise _state_error(path, error) from error
-            with contextlib.suppress(FileNotFoundError):  # a recovery saw it empty and took it away
-                folder = ForkFolder(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-                if folder.lock(wait=True):
-                    return folder
-                folder.close()
+            try:
+                with contextlib.suppress(FileNotFoundError):  # a recovery saw it empty and took it away
+                    folder = ForkFolder(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                    if folder.lock(wait=True):
+                        return folder
+                    folder.close()
+            except BaseException:  # Ctrl-C too
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+                raise
 
     def open(self, name: str) -> ForkFolder:
         """The fork's folder, not locked. Raises ForkError `fork.not-found`."""
