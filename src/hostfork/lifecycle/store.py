@@ -194,15 +194,17 @@ class Store:
                 continue
             except OSError as error:
                 raise _state_error(path, error) from error
+            except BaseException:  # Ctrl-C
+                _unmake(path)
+                raise
             try:
                 with contextlib.suppress(FileNotFoundError):  # a recovery saw it empty and took it away
                     folder = ForkFolder(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
                     if folder.lock(wait=True):
                         return folder
                     folder.close()
-            except BaseException:  # Ctrl-C too
-                with contextlib.suppress(OSError):
-                    os.rmdir(path)
+            except BaseException:
+                _unmake(path)
                 raise
 
     def open(self, name: str) -> ForkFolder:
@@ -322,6 +324,12 @@ def as_fork_error(message: str, path: str) -> Iterator[None]:
             Code.FORK_STATE, message, path=path, errno=error.errno, details=(error.strerror or str(error),),
             hint="XDG_STATE_HOME=DIR names another state folder",
         ) from error  # fmt: skip
+
+
+def _unmake(path: str) -> None:
+    """Remove a fork's folder that has nothing in it yet. Its owner, if that is another, makes it again."""
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
 
 
 def _state_error(path: str, error: OSError, what: str = "cannot be made") -> ForkError:
