@@ -8,11 +8,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hostfork.errors import HostforkError
 from hostfork.values import frozen
-from hostfork.vocabulary import Mechanism, Ownership
+from hostfork.vocabulary import Mechanism
+
+if TYPE_CHECKING:
+    from hostfork.workload.launch import Helper
 
 _FICLONE = 0x40049409
 _MEMORY_FILESYSTEMS = ("tmpfs", "ramfs")
@@ -74,35 +77,47 @@ def _namespaces() -> Capability:
 
 
 def _ownership() -> Capability:
-    """A group is made and a child is moved in: making can succeed where entering fails."""
-    from hostfork.lifecycle.observe import cgroup
-    from hostfork.workload.cgroup import Group
+    """A group is made and the helper is moved in: making can succeed where entering fails."""
     from hostfork.workload.launch import Helper
 
-    facts = cgroup()
-    how = "a group was made in the caller's own and a child moved in"
-    follows = "the kernel ends every process of a fork"
+    try:
+        helper = Helper.spawn()
+    except HostforkError as error:
+        return Capability("cgroup ownership", False, "a helper was started", error.message, error.hint)
+    try:
+        return _owned_by_group(helper)
+    finally:
+        helper.abandon()
+
+
+def _owned_by_group(helper: "Helper") -> Capability:
+    """One of three: a group in the caller's own, a group in a scope of the user's systemd manager, the subreaper."""
+    from hostfork.workload.cgroup import Group
+
+    name, place = "cgroup ownership", helper.place()
     weaker = "a fork's processes are found by their parents and mount namespace (subreaper): weaker"
-    remedy = "hostfork setup --print shows how a group is delegated"
-    if facts.ownership is not Ownership.CGROUP or facts.parent is None:
-        looked = "/proc/self/mountinfo and the permissions of the caller's own group"
-        return Capability("cgroup ownership", False, looked, f"{weaker}; {facts.reason}", remedy)
+    remedy = "hostfork setup --print shows how a group can be had"
+    if place.parent is None:
+        how = "/proc/self/mountinfo and the permissions of the caller's own group"
+        return Capability(name, False, how, f"{weaker}; {place.reason}", remedy)
+    where = "a scope of this user's systemd manager" if place.scope else "the caller's own"
+    how = f"a group was made in {where} and a child moved in"
     group = None
     try:
-        group = Group.make(facts.parent, f"doctor-{os.getpid()}")
-        helper = Helper.spawn()
-        try:
-            with open(f"{group.path}/cgroup.procs", "w", encoding="ascii") as file:
-                file.write(str(helper.pid))
-        finally:
-            helper.abandon()
-            group.wait_empty(5)
+        group = Group.make(place.parent, f"doctor-{os.getpid()}")
+        with open(f"{group.path}/cgroup.procs", "w", encoding="ascii") as file:
+            file.write(str(helper.pid))
+        helper.abandon()
+        group.wait_empty(5)
     except OSError as error:
-        return Capability("cgroup ownership", False, how, f"{weaker}; {error.strerror}", remedy)
+        return Capability(name, False, how, f"{weaker}; {error.strerror}", remedy)
     finally:
-        if group is not None and group.exists():
-            os.rmdir(group.path)
-    return Capability("cgroup ownership", True, how, follows)
+        if group is not None:
+            group.remove()
+    follows = "the kernel ends every process of a fork"
+    if place.scope:
+        follows += "; it also ends with this user's systemd manager, which lingers or goes after the last logout"
+    return Capability(name, True, how, follows)
 
 
 def _cgroup_kill() -> Capability:

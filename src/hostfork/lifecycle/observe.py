@@ -10,7 +10,6 @@ from hostfork.policy.host import CgroupFacts, HostFacts, Namespaces, denials, ob
 from hostfork.policy.rules import Policy
 from hostfork.storage.pool import open_pool
 from hostfork.vocabulary import Ownership
-from hostfork.workload.cgroup import find_place
 from hostfork.workload.launch import Helper
 
 
@@ -25,7 +24,7 @@ def host_facts(policy: Policy, request: Request, helper: Helper) -> HostFacts:
     return observe(
         policy,
         namespaces=lambda: namespaces(helper.ready()),
-        cgroup=cgroup(),
+        cgroup=cgroup(helper),
         state=state,
         pool=open_pool(pool, asked=request.pool is not None),
     )
@@ -39,9 +38,9 @@ def namespaces(ready: Ready) -> Namespaces:
     return Namespaces(False, user, ready.step, ready.errno, _why_denied(ready))
 
 
-def cgroup() -> CgroupFacts:
-    """Who can own the process tree."""
-    place = find_place()
+def cgroup(helper: Helper) -> CgroupFacts:
+    """Who can own the process tree that this helper starts."""
+    place = helper.place()
     ownership = Ownership.SUBREAPER if place.parent is None else Ownership.CGROUP
     return CgroupFacts(ownership, place.parent, place.reason)
 

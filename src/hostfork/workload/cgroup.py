@@ -3,9 +3,12 @@
 Direct file writes. The place of the cgroup2 mount comes from mountinfo. Nothing here decides what is done without one.
 """
 
+import errno
 import os
 import select
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hostfork.values import frozen
 
@@ -14,18 +17,22 @@ _OCTAL_ESCAPES = ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\1
 
 @frozen
 class Place:
-    """Where a fork's group can be made: `parent`, the caller's own group, or None and the reason."""
+    """Where a fork's group can be made: `parent`, the helper's own group, or None and the reason.
+
+    `scope`: that group is a scope which the user's systemd manager made around the helper.
+    """
 
     parent: str | None
     reason: str
+    scope: bool = False
 
 
-def find_place() -> Place:
-    """The caller's own group, if this user may make groups in it and move processes from it into them.
+def find_place(pid: int | str = "self") -> Place:
+    """A process's own group, if this user may make groups in it and move processes from it into them.
 
-    Both groups' common ancestor is the caller's own group, so its `cgroup.procs` is the file whose permission counts.
+    Both groups' common ancestor is that group, so its `cgroup.procs` is the file whose permission counts.
     """
-    own = own_folder()
+    own = own_folder(pid)
     if own is None:
         return Place(None, "no cgroup2 filesystem is mounted")
     if not os.path.exists(f"{own}/cgroup.kill") and own.count("/") > _mount_point().count("/"):
@@ -61,6 +68,16 @@ def _mount_point() -> str:
     return ""
 
 
+@contextmanager
+def _gone_is_empty() -> Iterator[None]:
+    """A group can only be removed when it is empty; its open files then say ENODEV."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
+
+
 @frozen
 class Group:
     """One fork's own group, by its folder."""
@@ -83,8 +100,11 @@ class Group:
         return os.path.isdir(self.path)
 
     def kill(self) -> None:
-        """SIGKILL to every process in it and in groups below, frozen ones too; forks cannot outrun it."""
-        with open(f"{self.path}/cgroup.kill", "wb", buffering=0) as file:
+        """SIGKILL to every process in it and in groups below, frozen ones too; forks cannot outrun it.
+
+        No error where it is gone, here and in `wait_empty`: systemd removes an empty scope with all that is in it.
+        """
+        with _gone_is_empty(), open(f"{self.path}/cgroup.kill", "wb", buffering=0) as file:
             file.write(b"1")
 
     def populated(self) -> bool:
@@ -95,7 +115,7 @@ class Group:
     def wait_empty(self, seconds: float) -> bool:
         """Wait until nothing is left (POLLPRI on cgroup.events); False where something still is after `seconds`."""
         deadline = time.monotonic() + seconds
-        with open(f"{self.path}/cgroup.events", "rb", buffering=0) as file:
+        with _gone_is_empty(), open(f"{self.path}/cgroup.events", "rb", buffering=0) as file:
             waiting = select.poll()
             waiting.register(file, select.POLLPRI)
             while b"populated 1" in os.pread(file.fileno(), 200, 0):

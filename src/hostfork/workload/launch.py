@@ -10,11 +10,16 @@ import fcntl
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from hostfork.errors import Code, CommandError, HostforkError, ViewError
 from hostfork.helper.protocol import Channel, Executed, Failed, Finish, Ready, Started, Step, ViewPlan
-from hostfork.values import frozen
+from hostfork.values import frozen, replace
 from hostfork.workload.identity import ProcessIdentity, identify
+
+if TYPE_CHECKING:
+    from hostfork.workload.cgroup import Place
+    from hostfork.workload.scope import ScopeRequest
 
 _LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 
@@ -42,11 +47,13 @@ class Helper:
         self.channel = channel
         self.step = "fds"
         self._ready: Ready | None = None
+        self._place: Place | None = None
+        self._scope: ScopeRequest | None = None
         self._reaped = False
 
     @classmethod
     def spawn(cls) -> "Helper":
-        """Start it with an explicit environment. Raises ViewError `view.helper`."""
+        """Start it with an explicit environment; a scope for it may be on its way. Raises ViewError `view.helper`."""
         import _socket
 
         if not sys.executable:
@@ -76,7 +83,35 @@ class Helper:
             ) from error
         finally:
             os.close(descriptor)
-        return cls(pid, channel)
+        helper = cls(pid, channel)
+        helper._ask_for_scope()
+        return helper
+
+    def _ask_for_scope(self) -> None:
+        """An ordinary user whose own cgroup is root's asks their systemd manager, where one runs."""
+        if os.geteuid() == 0:
+            return
+        from hostfork.workload.scope import ScopeRequest, manager_socket
+
+        manager = manager_socket()
+        if manager is None:
+            return
+        from hostfork.workload.cgroup import find_place
+
+        self._place = find_place()
+        if self._place.parent is None:
+            self._scope = ScopeRequest(manager, self.pid)
+
+    def place(self) -> "Place":
+        """Where the fork's own group can be made: in the caller's own group, else in the scope around the helper."""
+        from hostfork.workload.cgroup import find_place
+
+        if self._place is None:
+            self._place = find_place()
+        if self._scope is not None:
+            self._place = _in_scope(self.pid, self._scope, self._place)
+            self._scope = None
+        return self._place
 
     def identity(self) -> ProcessIdentity | None:
         """Who it is; None where it died and a caller that ignores SIGCHLD let the kernel reap it."""
@@ -140,6 +175,8 @@ class Helper:
             return
         self._reaped = True
         self.channel.close()
+        if self._scope is not None:
+            self._scope.close()
         try:
             os.waitpid(self.pid, 0)
         except ChildProcessError:
@@ -154,6 +191,22 @@ class Helper:
             path=helper_path(),
             hint="hostfork doctor",
         )
+
+
+def _in_scope(pid: int, scope: "ScopeRequest", own: "Place") -> "Place":
+    """The place in the scope; where there is none, the reason that is known for `own` and why."""
+    from hostfork.workload.cgroup import find_place
+
+    why = scope.wait()
+    if not why:
+        try:
+            found = find_place(pid)
+        except OSError:
+            return replace(own, reason=f"{own.reason}, and the helper is gone")
+        if found.parent is not None and found.parent.endswith(f"/{scope.unit}"):
+            return replace(found, reason="a scope of this user's systemd manager", scope=True)
+        why = f"the scope {scope.unit} cannot be used: {found.reason}"
+    return replace(own, reason=f"{own.reason}, and {why}")
 
 
 _prestarted: Helper | None = None

@@ -1,0 +1,94 @@
+"""A delegated scope from the user's systemd manager, for an ordinary user whose own cgroup is root's.
+
+A login by ssh or on a console lies in a session scope that belongs to root; the manager has a tree that is the user's.
+It is asked to make a transient scope around the helper (StartTransientUnit, org.freedesktop.systemd1(5)). So no program
+is started in between, the helper stays the child that it is, and gets ready meanwhile. The scope goes with its last
+process.
+"""
+
+import os
+import time
+
+from hostfork.workload import bus
+
+_PATIENCE = 5.0
+
+
+def manager_socket() -> str | None:
+    """The socket of this user's systemd manager, None where there is none."""
+    for folder in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
+        path = f"{folder}/systemd/private"
+        if folder and os.path.exists(path):
+            return path
+    return None
+
+
+class ScopeRequest:
+    """A request on its way. Nothing is raised: where there is no scope there is a reason, and nothing was changed."""
+
+    def __init__(self, manager: str, pid: int) -> None:
+        """Ask the manager with this socket for a scope around the process."""
+        self.unit = f"hostfork-{pid}-{time.monotonic_ns()}.scope"
+        self._answer: str | None = None
+        self._connection: bus.Connection | None = None
+        try:
+            self._connection = bus.Connection(manager, _PATIENCE)
+            self._connection.call(
+                (bus.string(self.unit), bus.string("fail"), _properties(pid), bus.array(8, ())),
+                path="/org/freedesktop/systemd1",
+                interface="org.freedesktop.systemd1.Manager",
+                member="StartTransientUnit",
+                signature="ssa(sv)a(sa(sv))",
+            )
+        except OSError as error:
+            self._end(_failure(error))
+
+    def wait(self) -> str:
+        """Empty once the process is in the scope, else why it is not. Waits at most some seconds."""
+        if self._answer is None and self._connection is not None:
+            try:
+                self._end(self._read_answer(self._connection))
+            except OSError as error:
+                self._end(_failure(error))
+        return self._answer or ""
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._connection is not None:
+            self._end("it was not waited for")
+
+    def _end(self, answer: str) -> None:
+        self._answer = answer
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _read_answer(self, connection: bus.Connection) -> str:
+        """The reply says that a job was made, a signal how it ended."""
+        while True:
+            message = connection.receive()
+            if message.kind == bus.ERROR:
+                return f"this user's systemd manager gives no scope: {message.body.string()}"
+            if message.kind == bus.SIGNAL and message.member == "JobRemoved":
+                message.body.number()
+                _job, unit, result = (message.body.string() for _ in range(3))
+                if unit == self.unit:
+                    return "" if result == "done" else f"this user's systemd manager gives no scope: its job {result}"
+
+
+def _properties(pid: int) -> bus.Put:
+    return bus.array(
+        8,
+        (
+            bus.named("Description", "s", bus.string("hostfork: one run")),
+            bus.named("Delegate", "b", bus.number(1)),
+            bus.named("CollectMode", "s", bus.string("inactive-or-failed")),
+            bus.named("PIDs", "au", bus.array(4, (bus.number(pid),))),
+        ),
+    )
+
+
+def _failure(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "this user's systemd manager does not answer"
+    return f"this user's systemd manager cannot be asked: {error.strerror or error}"
