@@ -111,6 +111,7 @@ class Command:
     def __init__(self, pid: int, executed: int) -> None:
         self.pid = pid
         self.executed = executed
+        self.told = False
         self.status: int | None = None
         self.stopped = False
         self.stops = 0
@@ -150,11 +151,19 @@ class Command:
                 continue
             self.stopped = os.WIFSTOPPED(status)
             if self.stopped:
-                self.stops += 1
                 changes.append(Stopped(os.WSTOPSIG(status)))
             elif not os.WIFCONTINUED(status):
                 self.status = os.waitstatus_to_exitcode(status)
                 changes.append(Exited(self.status))
+
+    def report(self, change: Stopped | Exited, channel: Channel) -> None:
+        """Tell the owner. A stop before the exec is undone: the owner has that signal too and passes it on later."""
+        if isinstance(change, Stopped):
+            if not self.told:
+                os.kill(self.pid, signal.SIGCONT)
+                return
+            self.stops += 1
+        channel.send(change)
 
     def send_signal(self, number: int, stops: int) -> None:
         """Not reaped yet means that the pid is still the command's. SIGCONT for an earlier stop leaves a later one."""
@@ -184,13 +193,17 @@ def keep(command: Command, tree: ProcessTree, channel: Channel, owner: int, jour
     try:
         while True:
             ready = {descriptor for descriptor, _events in waiting.poll()}
-            if command.executed in ready:
-                waiting.unregister(command.executed)
-                channel.send(Executed(int(os.read(command.executed, 20) or b"0")))
+            changes = []
             if children in ready:
                 syscalls.read_signals(children)
-                for change in command.wait_for_change():
-                    channel.send(change)
+                changes = command.wait_for_change()
+            # Looked at again: the end can be seen before the exec that came since the poll.
+            if not command.told and _readable(command.executed):
+                command.told = True
+                waiting.unregister(command.executed)
+                channel.send(Executed(int(os.read(command.executed, 20) or b"0")))
+            for change in changes:
+                command.report(change, channel)
             if channel.fileno() in ready and not _obey(command, tree, channel):
                 return
             command.wake(owner)
@@ -199,6 +212,12 @@ def keep(command: Command, tree: ProcessTree, channel: Channel, owner: int, jour
     except OSError:
         pass  # the owner's end of the channel is gone
     _end_without_owner(command, tree, journal)
+
+
+def _readable(descriptor: int) -> bool:
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def _obey(command: Command, tree: ProcessTree, channel: Channel) -> bool:
