@@ -4,7 +4,8 @@
 
 HOW says what is killed and when: `times` a warm owner 0 to 20 ms after its start, `group` with its whole process group,
 `calls` the owner at a random call of hostfork's own code, `program` the command line 0 to 20 ms after its start,
-`life` the command line at any time of its life, `keeper` the helper or keeper, `command` the command.
+`life` the command line at any time of its life, `keeper` the helper or keeper, `command` the command, `steps` the owner
+before and after each of its steps, one after the other (ROUNDS does not matter).
 Prints one JSON object for each round: what was killed, whether the command had written, what was kept, what was left.
 """
 
@@ -18,11 +19,13 @@ import sys
 import time
 
 from hostfork import api
-from hostfork.lifecycle import changes, export, recover, run  # noqa: F401  (a warm owner has all of it)
-from hostfork.lifecycle.store import Store, state_folder
+from hostfork.lifecycle import changes, export, live, recover, run  # noqa: F401  (a warm owner has all of it)
+from hostfork.lifecycle.store import ForkFolder, Store, state_folder
 from hostfork.storage import copy, overlay, scratch  # noqa: F401
 from hostfork.storage.choose import all_keys
-from hostfork.workload.cgroup import own_folder
+from hostfork.storage.keys import Keys
+from hostfork.workload import launch
+from hostfork.workload.cgroup import Group, own_folder
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 WINDOW = 0.020
@@ -40,6 +43,60 @@ def main(how, project, rule, rounds, seed):
         print(json.dumps({"round": number, "killed": killed} | found), flush=True)
         if found["problems"]:
             sys.exit(1)
+
+
+def all_steps(project, rule):
+    """Kill the owner at its first step, its second, and so on, until a run is through."""
+    number, killed = 0, True
+    while killed:
+        number += 1
+        mark = f"{project}.mark{number}"
+        pid = os.fork()
+        if pid == 0:
+            name_steps(number)
+            own_run(project, rule, mark, 0)
+        killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+        found = settle(project, mark)
+        with open(f"{project}.step") as file:
+            print(json.dumps({"round": number, "killed": file.read() if killed else ""} | found), flush=True)
+        if found["problems"]:
+            sys.exit(1)
+
+
+def name_steps(limit):
+    """Count the beginnings and ends of the owner's steps; at the `limit`th it kills itself."""
+    count = 0
+
+    def step(what):
+        nonlocal count
+        count += 1
+        if count == limit:
+            with open(f"{sys.argv[2]}.step", "w") as file:
+                file.write(what)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def counted(holder, name):
+        function = getattr(holder, name)
+
+        def around(*arguments, **options):
+            step(f"before {name} {arguments[1:2]}")
+            result = function(*arguments, **options)
+            step(f"after {name} {arguments[1:2]}")
+            return result
+
+        setattr(holder, name, around)
+
+    for name in ("save", "note", "remove"):
+        counted(ForkFolder, name)
+    for name in ("begin", "commit", "remove"):
+        counted(Keys, name)
+    for name in ("start", "wait_executed", "finish"):
+        counted(launch.Helper, name)
+    for name in ("collect", "store_changes", "make_durable", "reduce_storage"):
+        counted(changes, name)
+    for name in ("kill", "remove"):
+        counted(Group, name)
+    counted(live, "watch")
 
 
 def script(mark):
@@ -237,4 +294,7 @@ def left_behind(project):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    if sys.argv[1] == "steps":
+        all_steps(*sys.argv[2:4])
+    else:
+        main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]))
