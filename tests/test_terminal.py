@@ -91,6 +91,17 @@ class Screen:
         self.process.send(line + "\r")
         self.see(pattern)
 
+    def enter_until(self, line: str, pattern: str) -> None:
+        """Ask again and again, for one that learns of it when it likes."""
+        wanted = re.compile(pattern, re.MULTILINE)
+
+        def asked() -> bool:
+            self.process.send(line + "\r")
+            self._pump(0.3)
+            return wanted.search(self.text()) is not None
+
+        self.until(asked, repr(pattern))
+
     def resize(self, rows: int, columns: int) -> None:
         """Give the terminal another size; the kernel tells the foreground group."""
         self._screen.resize(rows, columns)
@@ -249,8 +260,7 @@ def test_vim(shell: Screen, project: str) -> None:
     shell.enter(f"{FORK} -- vi -u NONE -N a", "^three$")
     shell.see('^"a"')
     shell.resize(20, 60)
-    shell.enter(":set lines? columns?", r"columns=60")
-    assert "lines=20" in shell.text()
+    shell.enter_until(":set lines? columns?", r"(?s)lines=20.*columns=60")
     shell.type("\r")
     shell.type("ggOzero\x1b")
     shell.see("^zero\none\ntwo$")
@@ -519,6 +529,44 @@ def test_the_owner_goes_on_with_its_command(shell: Screen, project: str) -> None
     shell.until(lambda: not is_alive(owner), "the end of hostfork")
     shell.enter("wait %1; echo status=$?", "status=137$")
     still_right(shell)
+
+
+@pytest.mark.rig("strace")
+def test_a_stop_before_the_exec(shell: Screen, person: Person) -> None:
+    """Ctrl-Z while the command is being made: it is there, it is stopped, and it can be continued."""
+    if person.cgroup is None:
+        pytest.skip("rig missing: cgroup")
+    slow = "strace -f -o /dev/null -e trace=close_range -e inject=close_range:delay_enter=700000"
+    shell.type(f"{slow} {FORK} -- cat\r")
+    shell.until(lambda: bool(pids_of_fork(person)), "the command")
+    command = pids_of_fork(person)[0]
+    shell.type(STOP)
+    shell.see("Stopped")
+    os.kill(owner_of(shell), signal.SIGCONT)  # strace alone, which the shell takes for the job
+    shell.until(lambda: state_of(command) in ("T", "t") and name_of(command) == "cat", "the stop")
+    owner = next(pid for pid in children(owner_of(shell)) if os.getpgid(pid) == os.getpgid(command))
+    shell.until(lambda: state_of(owner) in ("T", "t"), "the stop of hostfork")
+    shell.enter("fg", "^strace")
+    os.kill(owner, signal.SIGCONT)  # the shell thinks that the job runs
+    running(shell, owner, command)
+    shell.type("hello\r")
+    shell.see("^hello\nhello$")
+    shell.type(END)
+    shell.see("^outer>$")
+    still_right(shell)
+
+
+def pids_of_fork(person: Person) -> list[int]:
+    """The processes in the group of this person's one fork."""
+    assert person.cgroup is not None
+    return [
+        int(pid) for group in Path(person.cgroup).glob("hostfork-*/cgroup.procs") for pid in group.read_text().split()
+    ]
+
+
+def name_of(pid: int) -> str:
+    """The name of a process's program."""
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 # --- closed terminals ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -359,6 +360,48 @@ def test_terminated_before_the_command(hostfork: Run, person: Person, project: s
         assert (process.returncode, out) == (128 + number, ""), err
         assert forks(person) == []
         assert left_in_state(person) == []
+
+
+@pytest.mark.rig("strace")
+def test_an_end_that_is_seen_before_the_exec(script: Run) -> None:
+    """A keeper that gets no processor while its command starts and ends tells both, in their order."""
+    slow = "strace -f -o /dev/null -e trace=poll -e inject=poll:delay_exit=200000"
+    assert script(f"{slow} {FORK} -- sh -c 'exit 3'").returncode == 3
+
+
+@pytest.mark.rig("strace")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_moment(script: Run, person: Person, project: str, number: signal.Signals) -> None:
+    """From the making of the fork to the end, at a system call's return: 128+N or done; all is kept or nothing is left.
+
+    Which calls there are is seen in one run; then each of some runs gets the signal at another one.
+    """
+    run = "hostfork run -q --private . -- sh -c 'echo x >new'"
+    assert script(f"strace -o ../trace {run}").returncode == 0
+    person.run(["hostfork", "discard", "--all", "--yes"], check=True)
+    calls = calls_of_fork(Path(project, "../trace").read_text())
+    begin, step = (number % 2) * len(calls) // 14, len(calls) // 7
+    for name, index in calls[begin::step]:
+        done = script(f"exec strace -o /dev/null -e inject={name}:signal={number.name}:when={index} {run}")
+        assert done.returncode in (0, 128 + number), (name, index, done.stderr)
+        assert "Traceback" not in done.stderr
+        if done.returncode == 0 or forks(person):
+            kept(person, project, "new")
+        assert left_in_state(person) == [], (name, index)
+
+
+def calls_of_fork(trace: str) -> list[tuple[str, int]]:
+    """The system calls of a trace from the making of the fork's folder: name, and the how many-th of that name."""
+    seen: Counter[str] = Counter()
+    found, begun = [], False
+    for line in trace.splitlines():
+        name = line.partition("(")[0]
+        if name.isidentifier():
+            seen[name] += 1
+            begun = begun or (name == "mkdir" and "/hostfork/forks/" in line)
+            if begun and name not in ("exit_group", "rt_sigreturn"):
+                found.append((name, seen[name]))
+    return found
 
 
 def left_in_state(person: Person) -> list[str]:
