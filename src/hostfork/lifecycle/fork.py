@@ -173,8 +173,7 @@ class Fork:
                     raise _busy(
                         self.name, f"has processes that cannot be ended: {', '.join(map(str, report.survivors))}"
                     )
-            left = close_view(record, None)
-            return left.sentences + release(folder, record).sentences
+            return release(folder, record, close_view(record, None)).sentences
 
     def _must_be_still(self, verb: str) -> None:
         if self.activity in (Activity.RUNNING, Activity.PREPARING, Activity.RELEASING):

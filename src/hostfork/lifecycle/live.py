@@ -51,6 +51,7 @@ class LiveFork:
         self._times = times
         self._record: Record | None = None
         self._helper: Helper | None = None
+        self._launched = False
         self._may_have_run = False
         self._finished = False
         self._probes = Probes()
@@ -94,7 +95,7 @@ class LiveFork:
         self._probes.close()
         if signals is not None:
             signals.watching()
-        self._may_have_run = True
+        self._launched = self._may_have_run = True
         try:
             launched = helper.start(view, self._folder.journal(), descriptor)
         finally:
@@ -147,7 +148,7 @@ class LiveFork:
             self._keep(found)
         left = close_view(self.record, self._helper)
         if not keep:
-            left = Leftovers(left.sentences + release(self._folder, self.record).sentences)
+            left = release(self._folder, self.record, left)
         elif not left:
             self._folder.note("kept")
         self._finished = True
@@ -268,8 +269,9 @@ class LiveFork:
         if self._record is None:
             self._folder.remove()
             return Leftovers()
-        left = close_view(self.record, self._helper)
-        return Leftovers(left.sentences + release(self._folder, self.record).sentences)
+        if self._launched:
+            end_writers(self.record, self._helper)
+        return release(self._folder, self.record, close_view(self.record, self._helper))
 
     def _leave(self) -> Leftovers:
         """The command may have run: what it changed is kept."""
@@ -279,7 +281,7 @@ class LiveFork:
             return Leftovers((*left.sentences, "the fork stays as it is until `hostfork recover`"))
         found = self._found()
         if found is not None and self._request.keep is not Keep.ALWAYS and not any(c.changes for c in found.values()):
-            return Leftovers(left.sentences + release(self._folder, self.record).sentences)
+            return release(self._folder, self.record, left)
         if self.record.activity is not Activity.IDLE:
             self._record = replace(self.record, activity=Activity.RUNNING, status=self._status(), ended=now())
             self._leave_idle(found)

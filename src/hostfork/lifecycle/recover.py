@@ -131,7 +131,7 @@ def _settle(folder: ForkFolder, record: Record) -> Recovered:
         found = changes.collect(folder, record, lambda _path: None)
         if any(changeset.changes for changeset in found.values()):
             return _keep(folder, record, found, left)
-    left = Leftovers(left.sentences + release(folder, record).sentences)
+    left = release(folder, record, left)
     return Recovered(record.name, "released" if not left else "partly released", left.sentences)
 
 

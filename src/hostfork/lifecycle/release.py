@@ -81,14 +81,15 @@ def close_view(record: Record, keeper: Helper | None) -> Leftovers:
     return Leftovers(tuple(sentences))
 
 
-def release(fork: ForkFolder, record: Record) -> Leftovers:
+def release(fork: ForkFolder, record: Record, left: Leftovers) -> Leftovers:
     """Remove the storage and, if nothing is left, the record. The writers are stopped and the view is closed.
 
-    Until then the record says `releasing`, so that a retry knows what it finds.
+    `left` is what closing the view could not give back: the record stays for it. Until the end it says `releasing`, so
+    that a retry knows what it finds.
     """
     record = replace(record, activity=Activity.RELEASING)
     fork.save(record)
-    sentences: list[str] = []
+    sentences = list(left.sentences)
     for path in record.paths:
         sentences += _attempt(path.written, _remover(path, record.pool))
     if not sentences:
