@@ -190,3 +190,37 @@ def test_a_folder_of_a_foreign_group_is_no_change(hostfork: Run, user: Person, e
         for path in (project, f"{project}/src"):
             hostfork(user, "run", "--private", path + mode, "--", "ls", path, check=0)
             assert names(hostfork, user) == []
+
+
+@pytest.mark.parametrize("mode", ["", ":live"])
+def test_no_patch_is_made_against_a_later_host_file(hostfork: Run, person: Person, ext4_disk: Disk, mode: str) -> None:
+    """The base's content is readable while the source is unchanged; afterwards that is said (DESIGN part 3)."""
+    project = f"{ext4_disk.folder(person)}/p"
+    person.call(make_project, project)
+    script = 'echo in >>a; echo in >>b; echo host >>"$0"/../outside'
+    hostfork(person, "run", "--name", "g", "--private", project + mode, "--", "sh", "-c", script, project, cwd=project)
+    before = hostfork(person, "diff", "g", "--patch", check=0).stdout
+    assert before.count("@@ -") == 2
+    person.call(Path(f"{project}/a").write_text, "the host was here\n")
+    after = hostfork(person, "diff", "g", "--patch", check=0).stdout
+    assert after.count("@@ -") == 1
+    assert "the host was here" not in after
+    hostfork(person, "discard", "g", "--yes", check=0)
+
+
+def test_what_the_host_wrote_during_a_live_run_is_no_base(hostfork: Run, person: Person, ext4_disk: Disk) -> None:
+    """It is said at the end, and no patch is made of it."""
+    project = f"{ext4_disk.folder(person)}/p"
+    person.call(make_project, project)
+    process = person.popen(
+        [PROGRAM, "run", "--name", "w", "--private", project + ":live", "--", "sh", "-c", "echo up; read x; echo in >>b"],
+        cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    person.call(Path(f"{project}/b").write_text, "the host was here\n")
+    _, said = process.communicate("go\n")
+    if "was not checked" not in said:  # the disk may have been too busy for a stamp at the start
+        assert "the host changed" in said
+        assert "the host was here" not in hostfork(person, "diff", "w", "--patch", check=0).stdout
+    hostfork(person, "discard", "w", "--yes", check=0)

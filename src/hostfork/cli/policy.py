@@ -78,8 +78,7 @@ def _check(output: Output, names: tuple[str, ...]) -> int:
         except PolicyError as error:
             from hostfork.cli.report import report
 
-            report(error, output, "policy")
-            return 1
+            return report(error, output, "policy", status=1)
     if output.json:
         from hostfork.cli import documents
 

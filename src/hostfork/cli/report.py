@@ -39,9 +39,9 @@ def _facts(error: HostforkError, status: int, verb: str | None) -> list[str]:
     return [*facts, f"status {status}"]
 
 
-def report(error: HostforkError, output: Output, verb: str | None) -> int:
-    """Write an error where it belongs and give the exit status. Raises ReaderGone."""
-    status = exit_status(error, verb)
+def report(error: HostforkError, output: Output, verb: str | None, status: int | None = None) -> int:
+    """Write an error where it belongs and give the exit status, the verb's own if it has one. Raises ReaderGone."""
+    status = exit_status(error, verb) if status is None else status
     if output.debug:
         import traceback
 

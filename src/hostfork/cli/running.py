@@ -4,12 +4,12 @@ from typing import Any
 
 from hostfork import api
 from hostfork.cli.asking import descriptor, request_from, usage
-from hostfork.cli.output import Output
+from hostfork.cli.output import INDENT, PREFIX, Output
 from hostfork.cli.result import StatusLines, check_result, open_status, write_failure, write_result
 from hostfork.cli.telling import Teller, closing_lines, exit_status, problem_lines, written_paths
 from hostfork.cli.terminal import Interrupted, Terminal
 from hostfork.errors import Code, WorkloadError
-from hostfork.lifecycle.events import EndedCommand, Event, Planned, StartedCommand
+from hostfork.lifecycle.events import Collecting, EndedCommand, Event, Planned, StartedCommand
 from hostfork.lifecycle.record import Outcome
 from hostfork.lifecycle.request import Request
 
@@ -40,18 +40,27 @@ def _run(output: Output, request: Request, options: dict[str, Any], lines: Statu
     teller = Teller(output, options["verbose"])
     written: dict[str, str] = {}
 
+    terminal = Terminal()
+
     def on_event(event: Event) -> None:
+        if isinstance(event, Collecting):
+            terminal.take_back()  # the writers are gone; from here on a Ctrl-C is ours
         if isinstance(event, Planned):
             written.update(written_paths(event.plan.paths))
         teller(event)
         _tell_program(lines, event)
 
     try:
-        with Terminal() as terminal:
+        with terminal:
             outcome = api.run(request, on_event=on_event, caller=terminal.caller, signals=terminal)
     except Interrupted as interrupted:
-        error = WorkloadError(Code.WORKLOAD_INTERRUPTED, f"interrupted by {interrupted} before it was done")
+        said = tuple(getattr(interrupted, "__notes__", ()))  # what is kept, what could not be given back
+        error = WorkloadError(
+            Code.WORKLOAD_INTERRUPTED, f"interrupted by {interrupted} before it was done", details=said
+        )
         write_failure(error, options, output)
+        if said:
+            output.complain([f"{PREFIX}{error.message}", *(INDENT + sentence for sentence in said)])
         return 128 + interrupted.number
     finally:
         teller.finish()

@@ -155,12 +155,16 @@ class FinalWalk:
         more = (f"and {len(self.gone) - 10} more",) if len(self.gone) > 10 else ()
         raise CollectError(
             Code.COLLECT_BASE_GONE,
-            f"{len(self.gone)} unchanged files of {self._at} are no longer what the fork started from",
+            f"the host changed {_files(len(self.gone))} of {self._at} that the fork left alone",
             step="export",
             path=shown[0],
             details=shown + more,
-            hint="export the changes only",
+            hint="hostfork export FORK DEST --changes-only writes what the fork changed",
         )
+
+
+def _files(number: int) -> str:
+    return "1 file" if number == 1 else f"{number} files"
 
 
 def _stat(place: Place) -> os.stat_result | None:

@@ -216,12 +216,15 @@ def _mechanism(mechanism: Mechanism, folder: str) -> Capability:
         for there, words in (
             (kept.folder_rename, "folders of the base cannot be renamed"),
             (kept.hard_links, "hard links of the base come apart at the first write"),
-            (kept.native_watchers, "watchers of base files go stale at the first write"),
+            (kept.native_watchers, "watchers and mappings of a base file may miss writes after the first one"),
         )
         if not there
     ]
     follows = ", ".join([f"gives {kept.guarantee.value} private paths", *limits])
     return Capability(mechanism.value, True, how, follows)
+
+
+_UNUSED = "no mechanism of this version uses that"
 
 
 def _reflink(folder: str) -> Capability:
@@ -238,17 +241,16 @@ def _reflink(folder: str) -> Capability:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EXDEV, errno.ENOSYS):
                 raise
-            return Capability("shared blocks", False, how, f"{_filesystem(folder)} does not share blocks: copies are "
-                              "whole", "a pool on Btrfs or XFS: run --pool DIR")  # fmt: skip
-    return Capability("shared blocks", True, how, f"{_filesystem(folder)} shares blocks between files")
+            return Capability("shared blocks", False, how, f"{_filesystem(folder)} does not share blocks; {_UNUSED}")
+    return Capability("shared blocks", True, how, f"{_filesystem(folder)} shares blocks between files; {_UNUSED}")
 
 
 def _btrfs(folder: str) -> Capability:
     """Whether the filesystem is Btrfs; snapshots are tried by the mechanism itself on the source."""
     how = "/proc/self/mountinfo of the state folder"
     if _filesystem(folder) == "btrfs":
-        return Capability("btrfs", True, how, "sources on the same Btrfs can be taken as snapshots")
-    return Capability("btrfs", False, how, "the state folder is not on Btrfs: no snapshots")
+        return Capability("btrfs", True, how, f"the state folder is on Btrfs; {_UNUSED}")
+    return Capability("btrfs", False, how, f"the state folder is not on Btrfs; {_UNUSED}")
 
 
 def _mount_table() -> Capability:

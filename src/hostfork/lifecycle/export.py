@@ -7,13 +7,13 @@ import os
 from typing import BinaryIO, NamedTuple
 
 from hostfork.collect import export as collect
-from hostfork.collect.manifest import Changeset
+from hostfork.collect.manifest import Changeset, StatManifest
 from hostfork.errors import Code, CollectError
 from hostfork.lifecycle import changes
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.request import ExportForm
 from hostfork.lifecycle.store import ForkFolder
-from hostfork.storage.contract import FullTree
+from hostfork.storage.contract import Content, FullTree, Layer
 
 
 class ExportReport(NamedTuple):
@@ -51,7 +51,7 @@ def export_tar(fork: ForkFolder, record: Record, changeset: Changeset, file: Bin
                 path.path,
                 path.omit,
                 isinstance(content, FullTree),
-                changes.base_of(fork, path),
+                _listed_base(fork, path, content),
                 "" if len(paths) == 1 else path.path.lstrip("/"),
             )
         )
@@ -73,8 +73,13 @@ def _one(
         path.omit,
         destination,
         isinstance(content, FullTree),
-        changes.base_of(fork, path),
+        _listed_base(fork, path, content),
     )
+
+
+def _listed_base(fork: ForkFolder, path: PathRecord, content: Content) -> StatManifest | None:
+    """The manifest that lists a whole base. Of a live fork only the changed paths are known: the rest shows through."""
+    return None if isinstance(content, Layer) else changes.base_of(fork, path)
 
 
 def _must_be_empty(destination: str) -> None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from hostfork.collect.manifest import Changeset, Counts
 from hostfork.errors import Code, CommandError, HostforkError, WorkloadError
 from hostfork.helper.protocol import SCHEMA, Identity, ViewPlan
-from hostfork.lifecycle import changes, events
+from hostfork.lifecycle import bases, changes, events
 from hostfork.lifecycle.context import Caller, command_context
 from hostfork.lifecycle.prepare import Tell, new_record, prepare
 from hostfork.lifecycle.probes import Probes
@@ -163,6 +163,7 @@ class LiveFork:
     def _keep(self, found: dict[str, Changeset]) -> None:
         """What is kept is evidence: on disk before anything is given up. `kept` is noted once the view is closed."""
         self._record = changes.check_sources(self.record, self._probes, lambda words: self._tell(events.Warned(words)))
+        found = bases.remember(self._folder, self.record, found, self._probes)
         changes.store_changes(self._folder, changes.joined(found))
         changes.make_durable(self.record, found)
         self._record = self._folder.advance(self.record, Activity.IDLE, durable=True)

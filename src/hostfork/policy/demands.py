@@ -1,5 +1,6 @@
 """What is refused before anything is made, and how it is said: promises that were demanded, mechanisms, namespaces."""
 
+import errno
 from collections.abc import Mapping
 
 from hostfork.errors import Code, HostError, PolicyError, StorageError
@@ -32,7 +33,7 @@ def check_requires(policy: Policy, layout: Layout, paths: tuple[PathPlan, ...], 
         if require is Require.SAME_PATHS and not same_paths:
             raise _broken(require, None, "the private copy lies at another path in relocated mode")
         if require is Require.CGROUP and cgroup.ownership is not Ownership.CGROUP:
-            hint = "start in a delegated cgroup: systemd-run --user --scope -p Delegate=yes hostfork run …"
+            hint = "hostfork setup --print shows how one is had"
             raise _broken(require, None, cgroup.reason or "no cgroup can own the process tree", hint)
         for path in paths:
             why = _why_not(require, path, layout)
@@ -75,7 +76,7 @@ def _why_not(require: Require, path: PathPlan, layout: Layout) -> tuple[str, str
 
 def _lost(require: Require, kept: Guarantees) -> str | None:
     if require is Require.NATIVE_WATCHERS and not kept.native_watchers:
-        return "watchers and open files miss the first write to a file of the base"
+        return "watchers and mappings of a file may miss writes after the first one to it"
     if require is Require.FOLDER_RENAME and not kept.folder_rename:
         return "a folder of the base cannot be renamed (EXDEV)"
     if require is Require.HARD_LINKS and not kept.hard_links:
@@ -140,7 +141,8 @@ def namespaces_denied(facts: HostFacts) -> HostError:
         Code.HOST_NAMESPACES,
         "this host does not let this user make the namespaces that a view needs",
         step=denied.step or None,
-        errno=denied.errno,
+        # A limit of 0 gives ENOSPC, whose words would send people to look for room on a disk.
+        errno=None if denied.errno == errno.ENOSPC else denied.errno,
         details=tuple(text for text in (tried, *limits) if text),
         hint="--relocated works without them, with the private copy at another path · "
         "what is missing shows, and root installs: hostfork setup",

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from hostfork.errors import Code, CommandError, HostforkError, ViewError
+from hostfork.errors import Code, CommandError, HostforkError, ViewError, WorkloadError
 from hostfork.helper.protocol import Channel, Executed, Failed, Finish, Ready, Started, Step, ViewPlan
 from hostfork.values import frozen, replace
 from hostfork.workload.identity import ProcessIdentity, identify
@@ -108,6 +108,10 @@ class Helper:
 
         if self._place is None:
             self._place = find_place()
+            if self._place.parent is None and os.path.isdir("/run/systemd/system"):
+                self._place = replace(
+                    self._place, reason=f"{self._place.reason}, and no systemd manager of theirs runs"
+                )
         if self._scope is not None:
             self._place = _in_scope(self.pid, self._scope, self._place)
             self._scope = None
@@ -152,10 +156,10 @@ class Helper:
                 raise self._died()
 
     def wait_executed(self, command: str) -> None:
-        """Wait for the exec. Raises CommandError 127 or 126 where it failed; the keeper then still holds the view."""
+        """Wait for the exec. Raises CommandError 127 or 126 where it failed."""
         message = self.channel.receive()
         if not isinstance(message, Executed):
-            raise self._died()
+            raise keeper_died()
         if message.errno:
             raise _not_executed(command, message.errno)
 
@@ -235,6 +239,15 @@ def abandon_prestarted() -> None:
     helper, _prestarted = _prestarted, None
     if helper is not None:
         helper.abandon()
+
+
+def keeper_died() -> WorkloadError:
+    """The error of a keeper that is gone before its command's end was told."""
+    return WorkloadError(
+        Code.WORKLOAD_KEEPER,
+        "the keeper died while the command was running",
+        details=("the process tree was ended; how the command would have ended is not known",),
+    )
 
 
 def _failure(failed: Failed) -> HostforkError:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from hostfork.errors import Code, WorkloadError
 from hostfork.helper.protocol import Channel, Exited, Follow, Signal, Stopped
 from hostfork.values import frozen
 from hostfork.workload.cgroup import own_folder
+from hostfork.workload.launch import keeper_died
 
 _GRACE = 2.0
 """Seconds between SIGTERM at the time limit and the end of the tree."""
@@ -95,11 +95,7 @@ def watch(
             continue
         ready = {descriptor for descriptor, _events in waiting.poll(limit.milliseconds())}
         if channel.fileno() in ready and not channel.read():
-            raise WorkloadError(
-                Code.WORKLOAD_KEEPER,
-                "the keeper died while the command was running",
-                details=("the process tree was ended; how the command would have ended is not known",),
-            )
+            raise keeper_died()
         if limit.act(channel):
             return Exit(None, signal.SIGKILL, timed_out=True)
 

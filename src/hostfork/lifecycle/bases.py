@@ -1,0 +1,52 @@
+"""What the changed paths of a kept `live` fork were in the source, so that no patch is ever made against a later file.
+
+A live fork's base is the host's folder itself. While the changes are collected, each changed path's source is looked
+at once more: one that the host wrote since the fork's start is no base any more, and of the others the identity is
+stored, in the same form as the base of a copy.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from hostfork.collect.manifest import Change, Changeset, StatManifestWriter
+from hostfork.lifecycle.prepare import base_file
+from hostfork.lifecycle.probes import Probes
+from hostfork.lifecycle.record import PathRecord, Record
+from hostfork.lifecycle.store import ForkFolder
+from hostfork.values import replace
+from hostfork.vocabulary import Access, EntryKind
+
+if TYPE_CHECKING:
+    from hostfork.collect.source import Probe
+
+
+def remember(fork: ForkFolder, record: Record, found: dict[str, Changeset], probes: Probes) -> dict[str, Changeset]:
+    """Store the identities; gives the changesets with `base_gone` where the host was quicker."""
+    known = dict(found)
+    for path in record.paths:
+        if path.access is Access.PRIVATE and path.guarantee is not None and path.guarantee.depends_on_source:
+            known[path.path] = _of_path(fork, path, found[path.path], probes.of(path.path))
+    return known
+
+
+def _of_path(fork: ForkFolder, path: PathRecord, changeset: Changeset, probe: "Probe | None") -> Changeset:
+    changes = []
+    with StatManifestWriter(base_file(fork, path)) as base:
+        for change in changeset.changes:
+            found = _source(change, probe)
+            if found is not None:
+                base.witness(os.fsencode(change.path)[len(os.fsencode(path.path)) + 1 :], found, found)
+            gone = change.was in (EntryKind.FILE, EntryKind.SYMLINK) and found is None
+            changes.append(replace(change, base_gone=True) if gone else change)
+    return Changeset(tuple(changes))
+
+
+def _source(change: Change, probe: "Probe | None") -> os.stat_result | None:
+    """The source of a change, if there was one and it is still what the fork started from."""
+    if change.was is None:
+        return None
+    try:
+        found = os.lstat(change.path)
+    except OSError:
+        return None
+    return None if probe is not None and found.st_ctime_ns >= probe.ctime_ns else found
