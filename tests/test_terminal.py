@@ -432,6 +432,18 @@ def test_stop_and_foreground(shell: Screen, program: str, project: str) -> None:
     still_right(shell)
 
 
+def test_a_stopped_job_is_killed(shell: Screen, project: str) -> None:
+    """`kill %1` sends SIGTERM and SIGCONT, as for any job: both end."""
+    command = start(shell, project, "exec sleep 1000")
+    owner = owner_of(shell)
+    shell.type(STOP)
+    shell.see(r"Stopped\s+hostfork")
+    shell.type("kill %1\r")
+    shell.until(lambda: not is_alive(owner) and not is_alive(command), "their end")
+    shell.enter("wait %1; echo status=$?", "status=143$")
+    still_right(shell)
+
+
 def test_a_shell_that_suspends_itself(shell: Screen) -> None:
     """`suspend` in the inner shell stops the whole job; fg brings its prompt back."""
     shell.enter(f"{FORK} -- env PS1='inner>' bash --norc -i", "^inner>$")
@@ -679,6 +691,21 @@ def test_the_shell_of_a_killed_fork_is_left(terminal: Open, project: str) -> Non
     assert screen.end() == 0
 
 
+@pytest.mark.rig("strace")
+def test_the_terminal_is_taken_back_before_the_changes_are_read(terminal: Open, person: Person, project: str) -> None:
+    """A Ctrl-C while hostfork keeps the changes reaches it, whoever was left in front."""
+    Path(project, "leave.py").write_text(LEAVES_A_GROUP_IN_FRONT)
+    slow = "strace -o /dev/null -e trace=fsync -e inject=fsync:delay_enter=3000000:when=1"  # the keeping, not the run
+    program = f"sh -c 'echo x >new; exec {sys.executable} leave.py'"
+    screen = terminal("bash", "--norc", "-c", f"trap : INT; {slow} {FORK} -- {program}; echo status=$?")
+    screen.until(lambda: is_alive(pid_in(f"{project}/../pid")), "the other group")
+    screen.until(lambda: screen.front() == screen.process.pid, "the terminal's return")
+    screen.type(INTERRUPT)
+    screen.see("status=130$")
+    assert screen.end() == 0
+    changes_are_kept(person, project)
+
+
 # --- before and after the command ------------------------------------------------------------------------------------
 
 
@@ -698,6 +725,22 @@ def test_interrupt_while_it_copies(shell: Screen, person: Person, project: str) 
     shell.see("outer>$")
     shell.enter("echo status=$?", "^status=130$")
     assert left_in_state(person) == []
+    still_right(shell)
+
+
+def test_stop_while_it_copies(shell: Screen, person: Person, project: str) -> None:
+    """Before the command exists Ctrl-Z waits for it: then both stop, and fg goes on with both."""
+    person.call(make_many, project)
+    shell.type(f"{FORK}:copy -- cat\r")
+    forks = f"{person.state}/forks"
+    shell.until(lambda: os.path.isdir(forks) and bool(os.listdir(forks)), "the fork")
+    shell.type(STOP)
+    shell.see(r"Stopped\s+hostfork")
+    shell.enter("fg", "^hostfork run")
+    running(shell, owner_of(shell))
+    shell.enter("hello", "^hello\nhello$")
+    shell.type(END)
+    shell.see("^outer>$")
     still_right(shell)
 
 
@@ -728,6 +771,7 @@ def test_interrupts_while_it_collects(shell: Screen, person: Person, project: st
         for _ in range(times):
             shell.type(INTERRUPT)
         shell.until(lambda: empty(lines) and shell.text().endswith("outer>"), "the prompt")
+        shell.see("its changes are kept as")
         shell.enter("echo status=$?", "^status=130$")
         changes_are_kept(person, project)
         still_right(shell)

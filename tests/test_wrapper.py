@@ -213,6 +213,12 @@ def test_under_nohup(begin: Start, project: str) -> None:
     assert process.returncode == 4
 
 
+def test_in_the_background_of_a_script(script: Run) -> None:
+    """A shell without job control starts it with INT and QUIT ignored: so they stay, in the command too."""
+    text = f"{FORK} -- sh -c 'kill -INT $$; kill -QUIT $$; kill -INT 0; exit 4' & wait $!; echo $?"
+    assert script(f"trap '' INT; {text}").stdout == "4\n"
+
+
 def test_xargs_in_parallel(script: Run, person: Person, project: str) -> None:
     """Four at a time, each its own fork; input, status and changes do not mix."""
     text = (
