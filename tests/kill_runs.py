@@ -28,6 +28,7 @@ from hostfork.workload import launch
 from hostfork.workload.cgroup import Group, own_folder
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
+RELOCATED = "relocated"
 WINDOW = 0.020
 LIFE = 0.150
 
@@ -105,8 +106,11 @@ def script(mark):
 
 
 def request(project, rule, mark):
+    command = ("sh", "-c", script(mark))
+    if rule == RELOCATED:
+        return api.Request(command, rules=api.RuleOptions(private=(project,)), cwd=project, relocated=True)
     rules = api.RuleOptions(private=(project + rule,), scratch=(f"{project}/scratch",))
-    return api.Request(command=("sh", "-c", script(mark)), rules=rules, cwd=project)
+    return api.Request(command, rules=rules, cwd=project)
 
 
 def one_round(how, project, rule, mark, choice, calls):

@@ -13,7 +13,7 @@ import pytest
 
 import rigs
 from hostfork import api
-from hostfork.lifecycle.store import state_folder
+from hostfork.lifecycle.store import Store, state_folder
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 KILLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kill_runs.py")
@@ -35,9 +35,9 @@ def _make_project(folder):
         Path(folder, name).write_text(name)
 
 
-def kill(person, how, project, mode, rounds, seed=1):
+def kill(person, how, project, mode, rounds, seed=1, **options):
     """Let the program kill that often; gives its rounds. A round that left something is told whole."""
-    done = person.run([sys.executable, KILLER, how, project, mode, str(rounds), str(seed)], timeout=150)
+    done = person.run([sys.executable, KILLER, how, project, mode, str(rounds), str(seed)], timeout=150, **options)
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, f"{done.stderr}\n" + (json.dumps(told[-1], indent=1) if told else "")
     assert len(told) == rounds or how == "steps"
@@ -54,6 +54,59 @@ def kill(person, how, project, mode, rounds, seed=1):
 def test_a_kill_at_any_moment(leaves_nothing, person, project, mode, how, rounds):
     """Five hundred and more kills (CASES 21): no process, no mount, no storage, no group, no lost evidence."""
     kill(person, how, project, mode, rounds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [*MODES, "relocated"])
+@pytest.mark.parametrize(("how", "rounds"), [("times", 10), ("group", 10), ("calls", 15), ("keeper", 15), ("steps", 0)])
+def test_a_kill_where_no_cgroup_owns_the_tree(leaves_nothing, user, ext4_disk, mode, how, rounds):
+    """The keeper as subreaper, and in recovery variables and view alone, end all of it."""
+    project = os.path.join(ext4_disk.folder(user), "proj")
+    user.call(_make_project, project)
+    kill(user, how, project, mode, rounds, delegated=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "rounds"), [("times", 10), ("calls", 15), ("keeper", 10), ("steps", 0)])
+def test_a_kill_of_a_relocated_run(leaves_nothing, person, project, how, rounds):
+    """Without a view there is no namespace to look in."""
+    kill(person, how, project, "relocated", rounds)
+
+
+def test_a_kill_in_the_middle_of_a_large_copy(hostfork, person, project):
+    """Its workers end with their owner; recovery right after it removes the half copy whole."""
+    person.call(_many_files, project)
+    for delay in (0, 0.01, 0.02, 0.04, 0.08):
+        command = [PROGRAM, "run", "-q", "--private", project, "--", "true"]
+        owner = person.popen(command, cwd=project)
+        wait_until(lambda: list(Path(person.state).glob("pool/copy/new-*/tree/d/file*")))
+        time.sleep(delay)
+        owner.kill()
+        owner.wait()
+        hostfork(person, "recover", check=0)
+        assert os.listdir(f"{person.state}/forks") == []
+        pool = f"{person.state}/pool"
+        assert [name for kind in os.listdir(pool) for name in os.listdir(f"{pool}/{kind}")] == []
+
+
+def _many_files(project):
+    for number in range(6000):
+        Path(project, "d", f"file{number}").write_bytes(b"x" * 5000)
+
+
+def test_a_fork_that_is_being_made_is_not_broken(leaves_nothing, person):
+    """Between its name and its record it is nobody's to see; without an owner it can be seen, and removed."""
+    assert person.call(_being_made) == ([], ["one"], ["was never made; removed"])
+
+
+def _being_made():
+    store = Store(state_folder())
+    folder = store.create("one")
+    during = [fork.name for fork in api.Fork.all()]
+    assert api.recover() == ()
+    folder.close()
+    after = [fork.name for fork in api.Fork.all()]
+    return during, after, [item.what for item in api.recover()]
 
 
 def test_a_kill_before_and_after_every_step(leaves_nothing, person, project):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
-from hostfork.collect.manifest import Changeset, Counts
+from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, ForkError, HostforkError, StorageError
 from hostfork.lifecycle import changes
 from hostfork.lifecycle.record import PathRecord, Record, observed_activity
@@ -56,11 +56,12 @@ class Fork:
     def all(cls) -> "tuple[Fork | BrokenFork, ...]":
         """Every fork, in the order of names."""
         found: list[Fork | BrokenFork] = []
-        for name in Store(state_folder()).names():
+        store = Store(state_folder())
+        for name in store.names():
             try:
                 found.append(cls.open(name))
             except ForkError as error:
-                if error.code is Code.FORK_CORRUPT:
+                if error.code is Code.FORK_CORRUPT and not store.being_made(name):
                     found.append(BrokenFork(name, error))
         return tuple(found)
 

@@ -215,6 +215,14 @@ class Store:
         except OSError as error:
             raise ForkError(Code.FORK_NOT_FOUND, f"there is no fork called {name}", hint="hostfork list") from error
 
+    def being_made(self, name: str) -> bool:
+        """Whether the fork has an owner and no record yet, or is gone by now."""
+        try:
+            with self.open(name) as folder:
+                return not os.path.exists(folder.file("record.json")) and not folder.lock()
+        except ForkError:
+            return True
+
     def find(self, beginning: str) -> ForkFolder:
         """The fork of that name, or the only one whose name begins like that."""
         names = self.names()
