@@ -11,8 +11,9 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+from hostfork.collect.changeset import Changeset
 from hostfork.collect.full import FullManifest
-from hostfork.collect.manifest import Changeset, StatManifestWriter
+from hostfork.collect.manifest import StatManifestWriter
 from hostfork.vocabulary import ChangeKind, EntryKind
 
 _CLONE_NEWUSER, _CLONE_NEWNS = 0x10000000, 0x20000

@@ -20,8 +20,8 @@ BASIC = {"errors", "vocabulary", "values"}
 HELPER_DOOR = {"helper.protocol", "helper.syscalls"}
 # The frozen values that the API takes and returns, and the grammar of options; what acts on them stays behind the API.
 VALUES = {
-    "collect.manifest", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request", "lifecycle.setup",
-    "policy.host", "policy.options", "policy.plan", "policy.rules", "storage.contract",
+    "collect.changeset", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request",
+    "lifecycle.setup", "policy.host", "policy.options", "policy.plan", "policy.rules", "storage.contract",
     "workload.watch",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {

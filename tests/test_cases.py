@@ -213,7 +213,8 @@ def test_what_the_host_wrote_during_a_live_run_is_no_base(hostfork: Run, person:
     project = f"{ext4_disk.folder(person)}/p"
     person.call(make_project, project)
     process = person.popen(
-        [PROGRAM, "run", "--name", "w", "--private", project + ":live", "--", "sh", "-c", "echo up; read x; echo in >>b"],
+        [PROGRAM, "run", "--name", "w", "--private", project + ":live", "--",
+         "sh", "-c", "echo up; read x; echo in >>b"],
         cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None

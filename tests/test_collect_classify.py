@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
+from hostfork.collect.changeset import Change
 from hostfork.collect.classify import classify, is_active
-from hostfork.collect.manifest import Change
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 
 AT = "/home/me/proj"

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from collect_rig import content, copy_with_manifest, reduced
+from hostfork.collect.changeset import Changeset
 from hostfork.collect.copying import _copy_range
 from hostfork.collect.export import Part, export_changes, export_tar, export_tree
-from hostfork.collect.manifest import Changeset, StatManifest
+from hostfork.collect.manifest import StatManifest
 from hostfork.collect.scan import full_manifest, scan_layer, scan_tree
 from hostfork.errors import Code, CollectError
 from rigs import Disk, Person

@@ -31,10 +31,11 @@ from collect_rig import (
     reduced,
     remove,
 )
+from hostfork.collect.changeset import Changeset
 from hostfork.collect.diff import patch
 from hostfork.collect.export import export_tree
 from hostfork.collect.full import FullManifest
-from hostfork.collect.manifest import Changeset, StatManifest
+from hostfork.collect.manifest import StatManifest
 from hostfork.collect.scan import compare, full_manifest, scan_layer, scan_tree
 from rigs import Disk, Person
 

@@ -9,8 +9,9 @@ import stat
 import pytest
 
 from collect_rig import OverlayChild, copy_with_manifest, remove
+from hostfork.collect.changeset import Change, Changeset
 from hostfork.collect.export import export_tree
-from hostfork.collect.manifest import Change, Changeset, StatManifest, StatManifestWriter
+from hostfork.collect.manifest import StatManifest, StatManifestWriter
 from hostfork.collect.scan import compare, full_manifest, scan_layer, scan_tree
 from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from hostfork.collect.manifest import Change, Changeset
+from hostfork.collect.changeset import Change, Changeset
 from hostfork.collect.store import read_changeset, to_json, write_changeset
 from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind

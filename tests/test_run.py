@@ -213,7 +213,10 @@ def test_nested_rules(hostfork: Run, person: Person, project: str) -> None:
 
 def test_a_read_only_root(hostfork: Run, person: Person, project: str) -> None:
     """Everything read-only but the private tree and what the kernel's own views need."""
-    script = f"echo x >{project}/x && echo private; touch {person.home}/no 2>/dev/null || echo fixed; echo >/dev/null && echo dev"
+    script = (
+        f"echo x >{project}/x && echo private; touch {person.home}/no 2>/dev/null || echo fixed;"
+        "echo >/dev/null && echo dev"
+    )
     done = hostfork(person, "run", "--rm", "--read-only", "/", "--private", project, "--", "sh", "-c", script, check=0)
     assert done.stdout.split() == ["private", "fixed", "dev"]
 
@@ -257,7 +260,10 @@ def test_live_endpoints_stay_connected(hostfork: Run, person: Person, project: s
     plan = hostfork(person, "plan", "--private", project, check=0).stdout
     assert "sock" in plan
     assert "fifo" in plan
-    talk = "import socket; s=socket.socket(socket.AF_UNIX); s.connect('sock'); print(s.recv(10)); open('fifo','w').write('there')"
+    talk = (
+        "import socket; s=socket.socket(socket.AF_UNIX); s.connect('sock'); print(s.recv(10));"
+        "open('fifo','w').write('there')"
+    )
     done = hostfork(person, "run", "--private", project, "--", sys.executable, "-c", talk, cwd=project)
     assert (done.stdout, done.returncode) == ("b'hello'\n", 0), done.stderr
     assert server.stdout.readline() == "there\n"
@@ -295,7 +301,8 @@ def test_host_mounts_beneath_are_put_back(hostfork: Run, person: Person, project
 def test_no_survivors(hostfork: Run, person: Person, project: str) -> None:
     """Daemons in sessions of their own, a double-fork storm: the status is the command's, the tree ends (CASES 8)."""
     script = (
-        "setsid sh -c 'while :; do date >>f; done' & for i in 1 2 3 4 5 6 7 8; do (setsid sleep 1000 & setsid sleep 1000 &) ; done;"
+        "setsid sh -c 'while :; do date >>f; done' &"
+        "for i in 1 2 3 4 5 6 7 8; do (setsid sleep 1000 & setsid sleep 1000 &) ; done;"
         "while [ ! -s f ]; do sleep 0.01; done; exit 0"
     )
     done = hostfork(
@@ -317,7 +324,8 @@ def test_a_command_that_freezes_itself_ends(hostfork: Run, root: Person, ext4_di
     make_project(project)
     script = (
         "g=$(sed -n 's/^0:://p' /proc/self/cgroup); m=$(awk '/ - cgroup2 /{print $5}' /proc/self/mountinfo);"
-        "mkdir $m$g/inner; (echo 0 >$m$g/inner/cgroup.procs; exec sleep 1000) & sleep 0.2; echo 1 >$m$g/inner/cgroup.freeze; exit 3"
+        "mkdir $m$g/inner; (echo 0 >$m$g/inner/cgroup.procs; exec sleep 1000) & sleep 0.2;"
+        "echo 1 >$m$g/inner/cgroup.freeze; exit 3"
     )
     hostfork(root, "run", "--private", project, "--", "sh", "-c", script, check=3, timeout=60)
 
@@ -326,7 +334,8 @@ def test_descriptors_and_working_folder(hostfork: Run, person: Person, project: 
     """Only 0, 1, 2 and the named ones; the working folder is the view's; a deleted one is refused (CASES 18)."""
     lines = f"cd {project}; exec 9<{project} 8<a; "
     program = os.path.join(sys.prefix, "bin", "hostfork")
-    run = f'{program} run --fd 8 --private {project} -- sh -c \'ls /proc/self/fd | tr "\\n" " "; head -1 <&8; echo in >w\''
+    script = 'ls /proc/self/fd | tr "\\n" " "; head -1 <&8; echo in >w'
+    run = f"{program} run --fd 8 --private {project} -- sh -c '{script}'"
     done = person.run(["sh", "-c", lines + run])
     assert done.stdout.startswith("0 1 2 3 8"), done.stdout + done.stderr
     assert not os.path.exists(f"{project}/w")
@@ -341,7 +350,8 @@ def test_descriptors_and_working_folder(hostfork: Run, person: Person, project: 
 def test_the_time_limit(hostfork: Run, person: Person, project: str) -> None:
     """124; a command that ignores SIGTERM is ended all the same."""
     done = hostfork(
-        person, "run", "--timeout", "300ms", "--private", project, "--", "sh", "-c", "trap '' TERM; echo x >x; sleep 100; sleep 100",
+        person, "run", "--timeout", "300ms", "--private", project,
+        "--", "sh", "-c", "trap '' TERM; echo x >x; sleep 100; sleep 100",
         cwd=project, check=124, timeout=60,
     )  # fmt: skip
     assert "time limit" in done.stderr
@@ -355,8 +365,8 @@ def test_relocated(hostfork: Run, person: Person, project: str) -> None:
     before = picture(project)
     script = 'echo x >x; pwd; echo "$HOSTFORK_ROOT"'
     done = hostfork(
-        person, "run", "--relocated", "--name", "r", "--private", project, "--", "sh", "-c", script, cwd=f"{project}/src",
-        namespaces=False,
+        person, "run", "--relocated", "--name", "r", "--private", project, "--", "sh", "-c", script,
+        cwd=f"{project}/src", namespaces=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     where, root = done.stdout.split()
@@ -457,6 +467,7 @@ def test_sockets_of_the_network_are_shared(hostfork: Run, person: Person, projec
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         done = hostfork(
-            person, "run", "--private", project, "--", "bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo connected",
+            person, "run", "--private", project,
+            "--", "bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo connected",
         )  # fmt: skip
     assert done.stdout == "connected\n"

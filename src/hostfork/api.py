@@ -8,7 +8,7 @@ of any program, any number at once: namespace work happens in a fresh helper pro
         for change in Fork.open(outcome.fork).diff().changes: ...
 """
 
-from hostfork.collect.manifest import Changeset
+from hostfork.collect.changeset import Changeset
 from hostfork.lifecycle.context import Caller
 from hostfork.lifecycle.fork import BrokenFork, Fork
 from hostfork.lifecycle.prepare import Tell

@@ -14,7 +14,7 @@ from hostfork.cli.look import (
     shorten,
     size,
 )
-from hostfork.collect.manifest import Change, Changeset
+from hostfork.collect.changeset import Change, Changeset
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 
 LETTERS = {

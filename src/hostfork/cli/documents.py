@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hostfork.collect.manifest import Changeset, Counts
+from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import HostforkError
 from hostfork.lifecycle.record import Outcome, PathRecord, Problem, Record, Status
 from hostfork.policy.plan import PathPlan, Plan

@@ -6,7 +6,7 @@ Pure functions from values to text. What is rounded here is exact in `documents`
 import os
 from collections.abc import Mapping, Sequence
 
-from hostfork.collect.manifest import Counts
+from hostfork.collect.changeset import Counts
 from hostfork.values import frozen
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}

@@ -13,7 +13,7 @@ from hostfork.cli.look import (
 )
 from hostfork.cli.output import Output
 from hostfork.cli.verb import fork_argument, verb
-from hostfork.collect.manifest import Counts
+from hostfork.collect.changeset import Counts
 from hostfork.lifecycle.record import PathRecord, Record, Status
 from hostfork.storage.contract import Usage
 from hostfork.vocabulary import Access, Activity, BaseContent, SourceChanged

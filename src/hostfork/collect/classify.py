@@ -6,9 +6,9 @@ from functools import cache
 from re import Pattern, compile, escape
 
 from hostfork.collect import names
+from hostfork.collect.changeset import Change
 from hostfork.collect.difference import joined, relative_to
 from hostfork.collect.ignores import Final, Ignores
-from hostfork.collect.manifest import Change
 from hostfork.values import replace
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 

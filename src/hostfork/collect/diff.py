@@ -8,9 +8,10 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from hostfork.collect.changeset import Change
 from hostfork.collect.difference import relative_to
 from hostfork.collect.lines import Hunk, compare_lines, hunks, split_lines
-from hostfork.collect.manifest import Change, StatManifest
+from hostfork.collect.manifest import StatManifest
 from hostfork.collect.reader import TreeReader, read_small
 from hostfork.collect.walk import Place
 from hostfork.vocabulary import ChangeKind, EntryKind

@@ -6,7 +6,7 @@ Times are never a difference, nor is which paths share an inode: overlayfs split
 import os
 from collections.abc import Iterable
 
-from hostfork.collect.manifest import Change
+from hostfork.collect.changeset import Change
 from hostfork.collect.walk import Facts
 from hostfork.vocabulary import ChangeKind, EntryKind
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, NamedTuple
 
+from hostfork.collect.changeset import Changeset
 from hostfork.collect.copying import TreeCopy, remove_tree
 from hostfork.collect.difference import below, relative_to
 from hostfork.collect.final import Entry, FinalWalk
-from hostfork.collect.manifest import Changeset, StatManifest
+from hostfork.collect.manifest import StatManifest
 from hostfork.collect.reader import TreeReader
 from hostfork.collect.store import to_json
 from hostfork.collect.walk import FOLDER, failure

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
+from hostfork.collect.changeset import Change, Changeset
 from hostfork.collect.difference import below, relative_to
-from hostfork.collect.manifest import Change, Changeset, StatManifest
+from hostfork.collect.manifest import StatManifest
 from hostfork.collect.walk import Place, opened_folder, root_place
 from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import ChangeKind, EntryKind

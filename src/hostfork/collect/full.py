@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hostfork.collect.changeset import Change
 from hostfork.collect.difference import below, between, created, deleted, joined
 from hostfork.collect.ignores import IGNORE_FILES
-from hostfork.collect.manifest import Change
 from hostfork.collect.reader import read_small
 from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, facts, open_file, opened_folder
 from hostfork.values import frozen

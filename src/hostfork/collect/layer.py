@@ -10,8 +10,8 @@ import os
 import stat
 from contextlib import ExitStack
 
+from hostfork.collect.changeset import Change
 from hostfork.collect.difference import below, between, created, deleted, joined
-from hostfork.collect.manifest import Change
 from hostfork.collect.reader import TreeReader, read_small
 from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, facts, mark, opened_folder, same_content
 from hostfork.errors import Code, CollectError

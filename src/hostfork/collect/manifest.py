@@ -1,4 +1,4 @@
-"""What a tree holds and how it changed, as values, and the stored stat manifest of a base.
+"""The stored stat manifest of a base.
 
 A `StatManifest` is made while a tree is copied: for each entry the identity of the source and of the copy, so that
 afterwards one stat walk finds what was touched, without reading a byte of what was not.
@@ -11,66 +11,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from hostfork.errors import Code, CollectError
-from hostfork.values import frozen
-from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
-
-
-@frozen
-class Change:
-    """One path that differs between base and final content.
-
-    `path` is absolute, as the command saw it (surrogateescape). `kind` is what is there now (before, if deleted),
-    `was` what was there before (None if created). `mode` and `size` are of what is there now, `old_…` of before;
-    None where there is none. `fields` names what a metadata change (or a modification) touched:
-    mode, owner, xattrs, acl, mtime never. `base_gone`: the base's content cannot be read any more.
-    """
-
-    path: str
-    change: ChangeKind
-    kind: EntryKind
-    was: EntryKind | None = None
-    size: int | None = None
-    old_size: int | None = None
-    mode: int | None = None
-    old_mode: int | None = None
-    target: str | None = None
-    """A symlink's target now."""
-    fields: tuple[str, ...] = ()
-    class_: ChangeClass = ChangeClass.SOURCE
-    ignored_by: str | None = None
-    """The outermost ignored folder this path lies in, for people's one-line view."""
-    active: bool = False
-    """The host may run this file by itself (git hooks, .envrc, CI files, …)."""
-    base_gone: bool = False
-
-
-@frozen
-class Counts:
-    """How many paths changed, by kind of change. The same numbers everywhere."""
-
-    created: int = 0
-    modified: int = 0
-    deleted: int = 0
-    metadata: int = 0
-    type: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.created + self.modified + self.deleted + self.metadata + self.type
-
-
-@frozen
-class Changeset:
-    """The exact difference between a fork's base and its final visible content, ordered by path bytes."""
-
-    changes: tuple[Change, ...]
-
-    def counts(self) -> Counts:
-        numbers = dict.fromkeys((kind.value for kind in ChangeKind), 0)
-        for change in self.changes:
-            numbers[change.change.value] += 1
-        return Counts(**numbers)
-
+from hostfork.vocabulary import EntryKind
 
 _MAGIC = 0x31_74_61_74_73_66_68_01
 """Also tells the byte order: a manifest is read on the machine that wrote it."""

@@ -6,13 +6,14 @@ relative paths that are no part of it (stand-ins under endpoints, folders of oth
 
 from typing import TYPE_CHECKING
 
-from hostfork.collect.manifest import Changeset
+from hostfork.collect.changeset import Changeset
 from hostfork.collect.walk import failure, root_place
 
 if TYPE_CHECKING:
+    from hostfork.collect.changeset import Change
     from hostfork.collect.full import FullManifest
     from hostfork.collect.ignores import Final
-    from hostfork.collect.manifest import Change, StatManifest
+    from hostfork.collect.manifest import StatManifest
 
 
 def scan_layer(upper: str, base: str, at: str, omit: tuple[str, ...] = ()) -> Changeset:

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from hostfork.collect.manifest import Change, Changeset
+from hostfork.collect.changeset import Change, Changeset
 from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 

@@ -7,8 +7,9 @@ was copied; where it is not, the base's content is gone and the path counts as m
 import os
 from stat import S_IMODE, S_ISDIR
 
+from hostfork.collect.changeset import Change
 from hostfork.collect.difference import below, between, created, deleted, joined
-from hostfork.collect.manifest import Change, StatManifest
+from hostfork.collect.manifest import StatManifest
 from hostfork.collect.reader import TreeReader
 from hostfork.collect.walk import (
     DEEPEST,

@@ -8,7 +8,7 @@ stored, in the same form as the base of a copy.
 import os
 from typing import TYPE_CHECKING
 
-from hostfork.collect.manifest import Change, Changeset, StatManifestWriter
+from hostfork.collect.changeset import Change, Changeset
 from hostfork.lifecycle.prepare import base_file
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import PathRecord, Record
@@ -30,6 +30,8 @@ def remember(fork: ForkFolder, record: Record, found: dict[str, Changeset], prob
 
 
 def _of_path(fork: ForkFolder, path: PathRecord, changeset: Changeset, probe: "Probe | None") -> Changeset:
+    from hostfork.collect.manifest import StatManifestWriter
+
     changes = []
     with StatManifestWriter(base_file(fork, path)) as base:
         for change in changeset.changes:

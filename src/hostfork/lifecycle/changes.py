@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hostfork.collect import scan
-from hostfork.collect.manifest import Changeset, Counts, StatManifest
+from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, ForkError, StorageError
 from hostfork.helper.syscalls import syncfs
 from hostfork.lifecycle.prepare import base_file
@@ -21,6 +20,7 @@ from hostfork.values import replace
 from hostfork.vocabulary import Access, ChangeKind, EntryKind, SourceChanged
 
 if TYPE_CHECKING:
+    from hostfork.collect.manifest import StatManifest
     from hostfork.collect.source import Probe
 
 CHANGES_FILE = "changes"
@@ -55,14 +55,18 @@ def delta_of(content: Content) -> str:
     return content.upper if isinstance(content, Layer) else content.tree
 
 
-def base_of(fork: ForkFolder, path: PathRecord) -> StatManifest | None:
+def base_of(fork: ForkFolder, path: PathRecord) -> "StatManifest | None":
     """The stat manifest of the base, where one was taken."""
+    from hostfork.collect.manifest import StatManifest
+
     file = base_file(fork, path)
     return StatManifest.load(file) if os.path.exists(file) else None
 
 
 def find_changes(fork: ForkFolder, record: Record, path: PathRecord) -> Changeset:
     """The changes of one private path, from its storage. Raises CollectError, ForkError."""
+    from hostfork.collect import scan
+
     content = content_of(record, path)
     if isinstance(content, Layer):
         return scan.scan_layer(content.upper, content.lower, path.path, path.omit)

@@ -7,7 +7,8 @@ import os
 from typing import BinaryIO, NamedTuple
 
 from hostfork.collect import export as collect
-from hostfork.collect.manifest import Changeset, StatManifest
+from hostfork.collect.changeset import Changeset
+from hostfork.collect.manifest import StatManifest
 from hostfork.errors import Code, CollectError
 from hostfork.lifecycle import changes
 from hostfork.lifecycle.record import PathRecord, Record

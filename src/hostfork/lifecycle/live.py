@@ -3,9 +3,10 @@
 import contextlib
 import os
 import time
+from importlib import import_module
 from types import TracebackType
 
-from hostfork.collect.manifest import Changeset, Counts
+from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, CommandError, HostforkError, WorkloadError
 from hostfork.helper.protocol import SCHEMA, Identity, ViewPlan
 from hostfork.lifecycle import bases, changes, events
@@ -38,6 +39,12 @@ class Times:
         moment = time.monotonic()
         self.phases.append((phase, round(moment - self._last, 6)))
         self._last = moment
+
+
+def _import_the_end() -> None:
+    """What is needed after the command: imported while the helper builds the view on another processor."""
+    for name in ("hostfork.collect.scan", "hostfork.collect.layer", "hostfork.collect.tree", "hostfork.storage.tree"):
+        import_module(name)
 
 
 class LiveFork:
@@ -97,7 +104,7 @@ class LiveFork:
             signals.watching()
         self._launched = self._may_have_run = True
         try:
-            launched = helper.start(view, self._folder.journal(), descriptor)
+            launched = helper.start(view, self._folder.journal(), descriptor, _import_the_end)
         finally:
             if descriptor is not None:
                 os.close(descriptor)

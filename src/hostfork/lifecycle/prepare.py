@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 
-from hostfork.collect.manifest import StatManifestWriter
 from hostfork.lifecycle.events import Event, PreparedPath, Progress
 from hostfork.lifecycle.record import SCHEMA, PathRecord, Record
 from hostfork.lifecycle.request import Request
@@ -74,6 +73,8 @@ def _prepare_private(fork: ForkFolder, path: PathRecord, pool: str, progress: Ca
     storage, source = storage_of(path.mechanism), Source(path.path, path.omit)
     if path.guarantee.depends_on_source:
         return storage.prepare(path.key, source, pool, None, progress)  # the base is the source itself
+    from hostfork.collect.manifest import StatManifestWriter
+
     with StatManifestWriter(base_file(fork, path)) as base:
         return storage.prepare(path.key, source, pool, base.witness, progress)
 

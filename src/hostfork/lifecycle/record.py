@@ -3,7 +3,7 @@
 A record is saved before the things that it names are made, so that a crash leaves an orphan with a name.
 """
 
-from hostfork.collect.manifest import Counts
+from hostfork.collect.changeset import Counts
 from hostfork.values import frozen
 from hostfork.vocabulary import (
     Access,

@@ -10,6 +10,7 @@ import fcntl
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hostfork.errors import Code, CommandError, HostforkError, ViewError, WorkloadError
@@ -37,6 +38,10 @@ class Launched:
     pid: int
     start_time: int
     mount_namespace: int
+
+
+def _nothing() -> None:
+    """No work to do while the helper is at it."""
 
 
 class Helper:
@@ -133,9 +138,12 @@ class Helper:
             self._ready = message
         return self._ready
 
-    def start(self, plan: ViewPlan, journal: int, cgroup: int | None) -> Launched:
+    def start(
+        self, plan: ViewPlan, journal: int, cgroup: int | None, meanwhile: Callable[[], None] = _nothing
+    ) -> Launched:
         """Send the plan through the gate; returns when the command exists, before it is known to have exec'd.
 
+        `meanwhile` is called while the helper builds the view.
         Raises ViewError where a step failed: the command was not started and the helper is gone.
         """
         self.ready()
@@ -143,6 +151,7 @@ class Helper:
             self.channel.send(plan, (journal,) if cgroup is None else (journal, cgroup))
         except OSError as error:
             raise self._died() from error
+        meanwhile()
         while True:
             message = self.channel.receive()
             if isinstance(message, Step):
