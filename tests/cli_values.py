@@ -1,6 +1,6 @@
 """Values as the command line gets them from the API: whole, with every kind of field, built by hand."""
 
-from hostfork.collect.manifest import Change, Changeset, Counts
+from hostfork.collect.changeset import Change, Changeset, Counts
 from hostfork.errors import Code, ForkError
 from hostfork.lifecycle.record import Outcome, PathOutcome, PathRecord, Problem, Record, Status
 from hostfork.policy.plan import Alias, EndpointPlan, NestedMount, Notice, NoticeKind, PathPlan, Plan

@@ -3,7 +3,7 @@
 import cli_values as values
 from hostfork.cli.changes import diff_lines, expanded, folded, kind_in_words, patch_lines, stat_lines
 from hostfork.cli.look import Look
-from hostfork.collect.manifest import Change, Changeset
+from hostfork.collect.changeset import Change, Changeset
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 
 ROOT = "/home/me/proj"

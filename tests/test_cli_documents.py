@@ -11,7 +11,7 @@ import pytest
 
 import cli_values as values
 from hostfork.cli import documents
-from hostfork.collect.manifest import Counts
+from hostfork.collect.changeset import Counts
 from hostfork.errors import HostforkError
 from hostfork.lifecycle.doctor import Capability
 from hostfork.lifecycle.record import Outcome, Status

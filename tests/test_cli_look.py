@@ -23,7 +23,7 @@ from hostfork.cli.look import (
     wants_colour,
     wrapped,
 )
-from hostfork.collect.manifest import Counts
+from hostfork.collect.changeset import Counts
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hostfork.cli.list import broken_row, list_lines, paths_in_words, row
 from hostfork.cli.look import Look, columns
 from hostfork.cli.plan import plan_lines
 from hostfork.cli.show import ended_in_words, show_lines
-from hostfork.collect.manifest import Counts
+from hostfork.collect.changeset import Counts
 from hostfork.lifecycle.record import Status
 from hostfork.storage.contract import Usage
 from hostfork.vocabulary import Activity, Ownership, SourceChanged

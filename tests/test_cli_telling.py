@@ -11,7 +11,7 @@ from hostfork.cli import telling
 from hostfork.cli.look import Look, columns
 from hostfork.cli.output import Output
 from hostfork.cli.telling import ProgressLine, Teller, closing_lines, exit_status, prepared_lines, problem_lines
-from hostfork.collect.manifest import Counts
+from hostfork.collect.changeset import Counts
 from hostfork.lifecycle.events import (
     Collecting,
     EndedCommand,

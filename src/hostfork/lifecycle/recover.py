@@ -6,8 +6,8 @@ nobody owns is ended and either kept (something changed) or released. What no re
 
 import os
 
-from hostfork.collect.manifest import Changeset
-from hostfork.errors import HostforkError
+from hostfork.collect.changeset import Changeset
+from hostfork.errors import Code, ForkError, HostforkError
 from hostfork.lifecycle import changes
 from hostfork.lifecycle.record import Record, Recovered, Status, observed_activity
 from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, release, remove_key
@@ -33,10 +33,13 @@ def recover(store: Store) -> tuple[Recovered, ...]:
 
 
 def remove_unrecorded(store: Store, name: str) -> tuple[str, ...]:
-    """Remove a fork that has no readable record, with what its journal and the default pool say is its own."""
+    """Remove a fork that has no readable record, with what its journal and the default pool say is its own.
+
+    Raises ForkError `fork.busy` where its owner lives.
+    """
     with store.settling(), store.open(name) as folder:
         if not folder.lock():
-            return (f"{name} is held by another hostfork",)
+            raise ForkError(Code.FORK_BUSY, f"{name} is in use by a hostfork that lives", hint="end its command first")
         made = next((line for line in folder.read_journal() if line.get("event") == "created"), {})
         left = _end_group(made.get("cgroup"))
         for pool in {made.get("pool"), store.pool} if not left else ():
@@ -93,13 +96,22 @@ def _recover_folder(folder: ForkFolder) -> Recovered | None:
         if free:
             folder.remove()
         return Recovered(folder.name, "was never made; removed") if free else None
-    record = folder.load()
-    if not free and (record.owner is None or record.owner.alive()):
+    if not free and _has_owner(folder):
         return None
+    record = folder.load()
     # The owner is dead: where the lock is not free, a process that the owner's program forked holds it.
     if observed_activity(record) is Activity.IDLE:
         return _tidy(folder, record)
     return _settle(folder, record)
+
+
+def _has_owner(folder: ForkFolder) -> bool:
+    """Whether whoever holds the lock lives; with a record that cannot be read, who holds it knows better."""
+    try:
+        owner = folder.load().owner
+    except ForkError:
+        return True
+    return owner is None or owner.alive()
 
 
 def _tidy(folder: ForkFolder, record: Record) -> Recovered | None:
