@@ -5,7 +5,8 @@
 HOW says what is killed and when: `times` a warm owner 0 to 20 ms after its start, `group` with its whole process group,
 `calls` the owner at a random call of hostfork's own code, `program` the command line 0 to 20 ms after its start,
 `life` the command line at any time of its life, `keeper` the helper or keeper, `command` the command, `steps` the owner
-before and after each of its steps, one after the other (ROUNDS does not matter).
+before and after each of its steps, one after the other (ROUNDS does not matter), `recover` and `discard` likewise what
+recovers the fork of a killed owner, or throws a kept fork away.
 Prints one JSON object for each round: what was killed, whether the command had written, what was kept, what was left.
 """
 
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 from hostfork import api
 from hostfork.lifecycle import changes, export, live, recover, run  # noqa: F401  (a warm owner has all of it)
@@ -46,17 +48,18 @@ def main(how, project, rule, rounds, seed):
             sys.exit(1)
 
 
-def all_steps(project, rule):
-    """Kill the owner at its first step, its second, and so on, until a run is through."""
+def all_steps(how, project, rule):
+    """Kill at the first step, the second, and so on, until one is through."""
     number, killed = 0, True
     while killed:
         number += 1
         mark = f"{project}.mark{number}"
-        pid = os.fork()
-        if pid == 0:
-            name_steps(number)
-            own_run(project, rule, mark, 0)
-        killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+        if how != "steps":
+            in_child(partial(own_run, project, rule, mark, 0), "collect" if how == "recover" else "")
+        if how == "discard":
+            os.unlink(mark)
+        acts = {"steps": partial(own_run, project, rule, mark, 0), "recover": api.recover, "discard": discard_all}
+        killed = in_child(acts[how], number)
         found = settle(project, mark)
         with open(f"{project}.step") as file:
             print(json.dumps({"round": number, "killed": file.read() if killed else ""} | found), flush=True)
@@ -64,14 +67,29 @@ def all_steps(project, rule):
             sys.exit(1)
 
 
+def in_child(act, limit):
+    """Do it in a child that kills itself at that step; whether it came to that."""
+    pid = os.fork()
+    if pid == 0:
+        name_steps(limit)
+        act()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+
+
+def discard_all():
+    for fork in api.Fork.all():
+        fork.discard()
+
+
 def name_steps(limit):
-    """Count the beginnings and ends of the owner's steps; at the `limit`th it kills itself."""
+    """Count the beginnings and ends of steps; at the `limit`th, or before the one of that name, it kills itself."""
     count = 0
 
     def step(what):
         nonlocal count
         count += 1
-        if count == limit:
+        if limit in (count, what.split()[1]):
             with open(f"{sys.argv[2]}.step", "w") as file:
                 file.write(what)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -298,7 +316,7 @@ def left_behind(project):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "steps":
-        all_steps(*sys.argv[2:4])
+    if sys.argv[1] in ("steps", "recover", "discard"):
+        all_steps(*sys.argv[1:4])
     else:
         main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]))

@@ -265,6 +265,42 @@ def test_an_orphan_without_its_record(hostfork, person, project):
         assert not os.path.exists(record["cgroup"])
 
 
+def test_a_broken_record_of_a_living_fork(hostfork, person, project):
+    """Its owner knows it: nobody else ends or removes it, and at its end the record is whole again."""
+    script = "echo x >new; echo ready; read line; exit 4"
+    command = [PROGRAM, "run", "-q", "--name", "one", "--private", project, "--", "sh", "-c", script]
+    with person.popen(command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout.readline() == b"ready\n"
+        record = Path(person.state, "forks/one/record.json")
+        wait_until(lambda: json.loads(record.read_text())["activity"] == "running")
+        record.write_text("{")
+        assert "broken" in hostfork(person, "list", check=0).stdout
+        assert hostfork(person, "recover", check=0).stdout == ""
+        refused(hostfork, person, "fork.busy", "discard", "one", "--yes")
+        owner.communicate(b"go\n")
+    assert owner.returncode == 4
+    assert json.loads(record.read_text())["activity"] == "idle"
+    hostfork(person, "discard", "one", "--yes", check=0)
+    nothing_left(person)
+
+
+def test_one_name_in_two_state_folders(hostfork, person, project, ext4_disk):
+    """The groups would be one: the second is refused, and the first lives on."""
+    script = "echo ready; read line; echo x >new; exit 4"
+    command = [PROGRAM, "run", "-q", "--name", "one", "--private", project, "--", "sh", "-c", script]
+    with person.popen(command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout.readline() == b"ready\n"
+        other = {"XDG_STATE_HOME": ext4_disk.folder(person)}
+        same = ("run", "--name", "one", "--private", project, "--", "true")
+        refused(hostfork, person, "workload.cgroup", *same, env=other)
+        assert hostfork(person, "recover", env=other, check=0).stdout == ""
+        assert hostfork(person, "list", env=other, check=0).stdout == ""
+        first.communicate(b"go\n")
+    assert first.returncode == 4
+    hostfork(person, "discard", "one", "--yes", check=0)
+    nothing_left(person)
+
+
 def test_an_orphan_without_its_cgroup(hostfork, person, project):
     """Removed by hand, or gone with a service."""
     record = orphan(person, project)

@@ -40,7 +40,7 @@ def kill(person, how, project, mode, rounds, seed=1, **options):
     done = person.run([sys.executable, KILLER, how, project, mode, str(rounds), str(seed)], timeout=150, **options)
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, f"{done.stderr}\n" + (json.dumps(told[-1], indent=1) if told else "")
-    assert len(told) == rounds or how == "steps"
+    assert rounds in (0, len(told))
     return told
 
 
@@ -117,6 +117,23 @@ def test_a_kill_before_and_after_every_step(leaves_nothing, person, project):
         assert any(not one["wrote"] for one in told)
         assert any(one["wrote"] for one in told)
         assert any("kept" in line for one in told for line in one["recovered"])
+        assert any("released" in line for one in told for line in one["recovered"])
+
+
+def test_a_kill_of_recovery_itself(leaves_nothing, person, project):
+    """Before and after each of its steps: the next recovery does the rest, and the changes are still there."""
+    for mode in MODES:
+        told = kill(person, "recover", project, mode, 0)
+        assert len(told) > 20
+        assert all(one["wrote"] and len(one["kept"]) == 1 for one in told)
+
+
+def test_a_kill_of_a_discard(leaves_nothing, person, project):
+    """The fork is there as it was, or recovery finishes what was begun."""
+    for mode in MODES:
+        told = kill(person, "discard", project, mode, 0)
+        assert len(told) > 8
+        assert {len(one["kept"]) for one in told} == {0, 1}
         assert any("released" in line for one in told for line in one["recovered"])
 
 
