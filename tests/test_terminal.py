@@ -174,7 +174,7 @@ def shell(terminal: Open) -> Screen:
 
 def still_right(shell: Screen) -> None:
     """The outer shell has its terminal: it is in front, reads, and its next command reads too."""
-    shell.enter("stty sane; read -r line; echo got=$line=", "read -r line")
+    shell.enter("stty sane; echo ready; read -r line; echo got=$line=", "^ready$")
     shell.enter("a word", "^got=a word=$")
     assert shell.front() == shell.process.pid
     shell.type("exit 3\r")
@@ -579,6 +579,25 @@ def pids_of_fork(person: Person) -> list[int]:
 def name_of(pid: int) -> str:
     """The name of a process's program."""
     return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+@pytest.mark.rig("strace")
+def test_an_interrupt_before_the_command_exists(shell: Screen, person: Person) -> None:
+    """Ctrl-C when the keeper is about to fork the command is the command's, although it was not there."""
+    slow = "strace -f -o /dev/null -e trace=clone,clone3 -e inject=clone,clone3:delay_enter=400000"
+    shell.type(f"{slow} {FORK} -- cat\r")
+    shell.until(lambda: "launching" in journals(person), "the launch")
+    shell.until(lambda: shell.front() != shell.process.pid, "the job in front")
+    shell.type(INTERRUPT)
+    shell.see("outer>$")
+    shell.enter("echo status=$?", "^status=130$")
+    assert left_in_state(person) == []
+    still_right(shell)
+
+
+def journals(person: Person) -> str:
+    """What this person's forks went through."""
+    return "".join(path.read_text() for path in Path(person.state, "forks").glob("*/journal.jsonl"))
 
 
 # --- closed terminals ------------------------------------------------------------------------------------------------

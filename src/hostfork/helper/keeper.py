@@ -27,6 +27,8 @@ from hostfork.helper.protocol import (
     Stopped,
 )
 
+_SI_KERNEL = 0x80
+
 
 class ProcessTree:
     """What ends the command and all that it started: the fork's cgroup, else the keeper as their subreaper."""
@@ -116,6 +118,7 @@ class Command:
         self.stopped = False
         self.stops = 0
         self.followed = False
+        self.early: list[int] = []
 
     @classmethod
     def start(cls, plan: Context, tree: ProcessTree, channel: Channel) -> "Command":
@@ -125,6 +128,7 @@ class Command:
         if pid == 0:
             _become_command(plan, write_end)
         os.close(write_end)
+        early = _from_terminal()
         try:
             os.setsid()
             os.chdir("/")
@@ -135,7 +139,9 @@ class Command:
         except OSError:
             tree.end()  # without an owner to tell, or without a keeper, no command
             raise
-        return cls(pid, read_end)
+        command = cls(pid, read_end)
+        command.early = early
+        return command
 
     def wait_for_change(self) -> list[Stopped | Exited]:
         """What happened to the command; other children are reaped on the way."""
@@ -157,9 +163,10 @@ class Command:
                 changes.append(Exited(self.status))
 
     def report(self, change: Stopped | Exited, channel: Channel) -> None:
-        """Tell the owner. A stop before the exec is undone: the owner has that signal too and passes it on later."""
+        """Tell the owner. A stop before the exec is undone, and done again after it."""
         if isinstance(change, Stopped):
             if not self.told:
+                self.early.append(change.signal)
                 os.kill(self.pid, signal.SIGCONT)
                 return
             self.stops += 1
@@ -175,6 +182,15 @@ class Command:
         if self.followed and not self.stopped:
             self.followed = False
             signal.pidfd_send_signal(owner, signal.SIGCONT)
+
+
+def _from_terminal() -> list[int]:
+    """What the terminal sent to the caller's group before the command was in it: all of it waits here, blocked."""
+    waiting = syscalls.signalfd({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP})
+    try:
+        return [number for number, code, _sender in syscalls.read_signals(waiting) if code == _SI_KERNEL]
+    finally:
+        os.close(waiting)
 
 
 def _become_command(plan: Context, report: int) -> NoReturn:
@@ -202,6 +218,8 @@ def keep(command: Command, tree: ProcessTree, channel: Channel, owner: int, jour
                 command.told = True
                 waiting.unregister(command.executed)
                 channel.send(Executed(int(os.read(command.executed, 20) or b"0")))
+                for number in command.early:
+                    command.send_signal(number, -1)
             for change in changes:
                 command.report(change, channel)
             if channel.fileno() in ready and not _obey(command, tree, channel):

@@ -128,9 +128,10 @@ def _exit(status: int, timed_out: bool) -> Exit:
 
 
 def pass_early(channel: Channel, signals: SignalSource) -> None:
-    """What came while the command did not exist yet is the command's too, whoever sent it."""
+    """What came while the command did not exist yet is the command's too; the keeper itself has the terminal's."""
     for received in signals.take():
-        channel.send(Signal(received.number))
+        if not received.from_kernel:
+            channel.send(Signal(received.number))
 
 
 def _pass_on(received: Received, channel: Channel, group: str | None, namespace: int | None, stops: int) -> None:
