@@ -232,6 +232,20 @@ def test_an_orphan_is_shown_and_recovered(hostfork, person, project, mode):
     nothing_left(person)
 
 
+def test_an_orphan_over_a_source_that_was_written_since(hostfork, person, project):
+    """A live fork's base is the host's file: no patch is made against a later one."""
+    orphan(person, project, ":live")
+    Path(project, "a").write_text("the host's")
+    hostfork(person, "recover", check=0)
+    assert person.call(_gone_bases) == {"a": True, "b": False, "new": False}
+    hostfork(person, "discard", "one", "--yes", check=0)
+    nothing_left(person)
+
+
+def _gone_bases():
+    return {os.path.basename(change.path): change.base_gone for change in api.Fork.open("one").diff().changes}
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_an_orphan_is_discarded_as_it_is(hostfork, person, project, mode):
     """Without a recovery first."""

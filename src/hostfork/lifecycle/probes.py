@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _PATIENCE = 0.05
 """Seconds that the command's start may wait for a stamp."""
+_COARSE = 0.02
+"""Seconds, more than one tick of any kernel."""
 
 
 class Probes:
@@ -24,6 +26,21 @@ class Probes:
         self._taken: dict[str, Any] = {}
         self._threads: list[threading.Thread] = []
         self._closed = False
+
+    @classmethod
+    def since(cls, record: Record, start: float) -> "Probes":
+        """For recovery, where the owner's stamps are gone: `start`, seconds of the clock when the fork was made.
+
+        The kernel's stamps may lie some milliseconds behind the clock.
+        """
+        from hostfork.collect.source import Probe
+
+        probes = cls()
+        moment = int((start - _COARSE) * 1e9)
+        for path in record.paths:
+            if path.source_changed is SourceChanged.NOT_CHECKED:
+                probes._taken[path.path] = Probe(moment, moment, 0, record.boot_id)
+        return probes
 
     def begin(self, record: Record) -> None:
         """Take a stamp for each source that shows through, in the background."""

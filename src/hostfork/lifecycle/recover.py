@@ -8,7 +8,8 @@ import os
 
 from hostfork.collect.changeset import Changeset
 from hostfork.errors import Code, ForkError, HostforkError
-from hostfork.lifecycle import changes
+from hostfork.lifecycle import bases, changes
+from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import Record, Recovered, Status, observed_activity
 from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, release, remove_key
 from hostfork.lifecycle.store import ForkFolder, Store, now
@@ -149,6 +150,7 @@ def _settle(folder: ForkFolder, record: Record) -> Recovered:
 
 def _keep(folder: ForkFolder, record: Record, found: dict[str, Changeset], left: Leftovers) -> Recovered:
     """As at the end of a run: on disk first, then reduced to what changed."""
+    found = bases.remember(folder, record, found, Probes.since(record, _start(folder)))
     changeset = changes.joined(found)
     changes.store_changes(folder, changeset)
     changes.make_durable(record, found)
@@ -161,6 +163,12 @@ def _keep(folder: ForkFolder, record: Record, found: dict[str, Changeset], left:
     torn = ", the machine went down before they were surely on disk" if record.torn else ""
     number = "1 change is" if counts.total == 1 else f"{counts.total} changes are"
     return Recovered(record.name, f"its command was ended; {number} kept{torn}", left.sentences)
+
+
+def _start(folder: ForkFolder) -> float:
+    """When the fork was made; 0, so that every base counts as gone, where the journal lost it."""
+    made = next((line for line in folder.read_journal() if line.get("event") == "created"), {})
+    return float(made["at"]) if isinstance(made.get("at"), float) else 0.0
 
 
 def _status(folder: ForkFolder) -> Status | None:
