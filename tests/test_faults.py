@@ -1,5 +1,6 @@
 """Bad input and real faults: every one is a typed error that says where, and nothing is left behind."""
 
+import contextlib
 import errno
 import json
 import os
@@ -519,6 +520,36 @@ def test_no_room_for_the_record(hostfork, person, project, ext4_disk, make_disk,
     assert [files for _, _, files in os.walk(pool) if files] == []
 
 
+@pytest.mark.parametrize("left", [0, 40 << 10])
+def test_no_room_to_begin_with(hostfork, person, project, ext4_disk, make_disk, left):
+    """The state folder's disk is full, or full once the tree is copied: typed, nothing is started, nothing is left."""
+    small = make_disk("ext4", 16).folder(person)
+    pool = ext4_disk.folder(person)
+    os.chmod(pool, 0o700)
+    person.call(_many_files, project)
+    person.call(_fill, f"{small}/fill", left)
+    arguments = ("run", "--private", project, "--pool", pool, "--", "touch", f"{project}.ran")
+    lines = refused(hostfork, person, "fork.state", *arguments, env={"XDG_STATE_HOME": small})
+    assert "No space left" in lines
+    assert not os.path.exists(f"{project}.ran")
+    assert [files for _, _, files in os.walk(pool) if files] == []
+    assert [files for _, _, files in os.walk(f"{small}/hostfork") if files] == []
+
+
+def _many_files(project):
+    for number in range(3000):
+        Path(project, "d", f"file{number}").touch()
+
+
+def _fill(path, left):
+    file = os.open(path, os.O_WRONLY | os.O_CREAT)
+    for size in (1 << 20, 4096, 1):
+        with contextlib.suppress(OSError):
+            while os.write(file, b"x" * size):
+                continue
+    os.truncate(path, os.stat(path).st_size - left)
+
+
 def test_pools_that_cannot_be_used(hostfork, person, project, root, user, ext4_disk, tmpfs_disk):
     """Another user's, one open to others, one that is a file, below a private path: each refused, nothing made."""
     other = ext4_disk.folder(user if person.uid == 0 else root)
@@ -630,31 +661,34 @@ def test_a_state_folder_that_cannot_be_read(hostfork, user):
 
 WRITER = """
 import os, sys
-files = [os.open(name, os.O_RDWR | os.O_CREAT) for name in sys.argv[1:]]
-for file in files:
-    os.pwrite(file, b"x" * (40 << 20), 0)
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.pwrite(file, b"x" * (80 << 20), 0)
 print(flush=True)
 number = 0
 while True:
     number += 1
-    for file in files:
-        os.pwrite(file, b"%d" % number, number % (40 << 20))
+    os.pwrite(file, b"%d" % number, number % (80 << 20))
 """
 
 
 def test_files_that_keep_changing(hostfork, person, project):
     """Three tries, then the paths; the command does not run, nothing is left; a writer elsewhere is no matter."""
-    names = [f"{project}/d/busy", f"{project}/other"]
-    with person.popen([sys.executable, "-c", WRITER, *names], stdout=subprocess.PIPE) as writer:
+    busy = f"{project}/d/busy"
+    writers = [person.popen([sys.executable, "-c", WRITER, busy], stdout=subprocess.PIPE) for _ in range(3)]
+    with contextlib.ExitStack() as stack:
         try:
-            writer.stdout.readline()
+            for writer in writers:
+                stack.enter_context(writer)
+                writer.stdout.readline()
             command = ("run", "--private", project, "--", "touch", f"{project}.ran")
             lines = refused(hostfork, person, "storage.unstable", *command)
-            assert all(name in lines for name in names)
+            assert busy in lines
+            assert "1 file " in lines
             assert not os.path.exists(f"{project}.ran")
             nothing_left(person)
         finally:
-            writer.kill()
+            for writer in writers:
+                writer.kill()
 
 
 def test_two_rules_for_one_path(hostfork, person, project):

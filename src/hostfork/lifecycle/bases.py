@@ -12,7 +12,7 @@ from hostfork.collect.changeset import Change, Changeset
 from hostfork.lifecycle.prepare import base_file
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import PathRecord, Record
-from hostfork.lifecycle.store import ForkFolder
+from hostfork.lifecycle.store import ForkFolder, as_fork_error
 from hostfork.values import replace
 from hostfork.vocabulary import Access, EntryKind
 
@@ -33,7 +33,11 @@ def _of_path(fork: ForkFolder, path: PathRecord, changeset: Changeset, probe: "P
     from hostfork.collect.manifest import StatManifestWriter
 
     changes = []
-    with StatManifestWriter(base_file(fork, path)) as base:
+    file = base_file(fork, path)
+    with (
+        as_fork_error("what a private path held at first cannot be written down", file),
+        StatManifestWriter(file) as base,
+    ):
         for change in changeset.changes:
             found = _source(change, probe)
             if found is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hostfork.lifecycle.events import Event, PreparedPath, Progress
 from hostfork.lifecycle.record import SCHEMA, PathRecord, Record
 from hostfork.lifecycle.request import Request
-from hostfork.lifecycle.store import ForkFolder, now
+from hostfork.lifecycle.store import ForkFolder, as_fork_error, now
 from hostfork.policy.plan import PathPlan, Plan
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
@@ -75,8 +75,10 @@ def _prepare_private(fork: ForkFolder, path: PathRecord, pool: str, progress: Ca
         return storage.prepare(path.key, source, pool, None, progress)  # the base is the source itself
     from hostfork.collect.manifest import StatManifestWriter
 
-    with StatManifestWriter(base_file(fork, path)) as base:
-        return storage.prepare(path.key, source, pool, base.witness, progress)
+    base = StatManifestWriter(base_file(fork, path))
+    prepared = storage.prepare(path.key, source, pool, base.witness, progress)
+    with as_fork_error("what a private path held at first cannot be written down", fork.path), base:
+        return prepared
 
 
 def _progress(path: PathRecord, files_total: int | None, tell: Tell) -> Callable[[int, int], None]:
