@@ -95,9 +95,9 @@ def test_a_diff_has_every_path_with_its_exact_bytes():
 
 
 def test_show_list_plan_doctor_and_error():
-    check("show", documents.answer(observed()))
-    check("show", documents.answer(documents.observed(values.record(status=None, cgroup=None), "orphaned", 1, None,
-                                                      None)))  # fmt: skip
+    check("show", documents.answer(observed() | {"processes": [{"pid": 1, "name": "sh", "memory": 1}]}))
+    orphan = documents.observed(values.record(status=None, cgroup=None), "orphaned", 1, None, None)
+    check("show", documents.answer(orphan | {"processes": []}))
     broken = [("odd-heron", values.error())]
     document = check("list", documents.fork_list([observed()], broken))
     assert document["broken"][0]["error"]["code"] == "fork.corrupt"

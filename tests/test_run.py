@@ -471,3 +471,25 @@ def test_sockets_of_the_network_are_shared(hostfork: Run, person: Person, projec
             "--", "bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo connected",
         )  # fmt: skip
     assert done.stdout == "connected\n"
+
+
+def test_show_names_what_runs_in_a_fork(hostfork: Run, person: Person, project: str) -> None:
+    """While it runs: every process, not the keeper; afterwards none."""
+    program = os.path.join(sys.prefix, "bin", "hostfork")
+    script = "sleep 1000 & echo up; wait"
+    for delegated in (True, False) if person.uid else (True,):
+        process = person.popen(
+            [program, "run", "--keep", "--name", "p", "--private", project, "--", "sh", "-c", script],
+            stdout=subprocess.PIPE, text=True, delegated=delegated, cwd=project,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        shown = json.loads(hostfork(person, "show", "p", "--json", check=0, delegated=delegated).stdout)
+        found = {one["name"]: one["pid"] for one in shown["processes"]}
+        assert set(found) == {"sh", "sleep"}
+        assert "sleep" in hostfork(person, "show", "p", check=0, delegated=delegated).stdout
+        os.kill(found["sh"], signal.SIGTERM)
+        process.communicate()
+        shown = json.loads(hostfork(person, "show", "p", "--json", check=0, delegated=delegated).stdout)
+        assert (shown["processes"], shown["status"]["signal"]) == ([], signal.SIGTERM)
+        hostfork(person, "discard", "p", "--yes", check=0)

@@ -12,15 +12,15 @@ from hostfork.collect.changeset import Changeset
 from hostfork.lifecycle.context import Caller
 from hostfork.lifecycle.fork import BrokenFork, Fork
 from hostfork.lifecycle.prepare import Tell
-from hostfork.lifecycle.record import Outcome, Recovered
+from hostfork.lifecycle.record import ForkProcess, Outcome, Recovered
 from hostfork.lifecycle.request import ExportForm, Keep, Request
 from hostfork.policy.plan import Plan
 from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
-    "BrokenFork", "Caller", "ExportForm", "Fork", "Keep", "Outcome", "Plan", "Policy", "Recovered", "Request",
-    "RuleOptions", "SignalSource", "entries", "plan", "policies", "policy", "policy_text", "recover", "run",
+    "BrokenFork", "Caller", "ExportForm", "Fork", "ForkProcess", "Keep", "Outcome", "Plan", "Policy", "Recovered",
+    "Request", "RuleOptions", "SignalSource", "entries", "plan", "policies", "policy", "policy_text", "recover", "run",
 ]  # fmt: skip
 
 

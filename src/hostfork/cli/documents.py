@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import HostforkError
-from hostfork.lifecycle.record import Outcome, PathRecord, Problem, Record, Status
+from hostfork.lifecycle.record import ForkProcess, Outcome, PathRecord, Problem, Record, Status
 from hostfork.policy.plan import PathPlan, Plan
 from hostfork.policy.rules import Policy, Rule
 from hostfork.storage.contract import Offer, Refusal, Usage
@@ -197,6 +197,11 @@ def observed(value: Record, activity: str, age: float, space: Usage | None, chan
         "space": usage(space) if space else None,
         "changes": counts(changes) if changes else None,
     }
+
+
+def processes(value: Sequence[ForkProcess]) -> list[Document]:
+    """The processes of a running fork."""
+    return [{"pid": one.pid, "name": text(one.name), "memory": one.memory} for one in value]
 
 
 def fork_list(forks: Sequence[Document], broken: Sequence[tuple[str, HostforkError]]) -> Document:

@@ -1,5 +1,7 @@
 """`hostfork show`: all that is known about one fork."""
 
+from collections.abc import Sequence
+
 from hostfork import api
 from hostfork.cli.look import (
     Look,
@@ -14,7 +16,7 @@ from hostfork.cli.look import (
 from hostfork.cli.output import Output
 from hostfork.cli.verb import fork_argument, verb
 from hostfork.collect.changeset import Counts
-from hostfork.lifecycle.record import PathRecord, Record, Status
+from hostfork.lifecycle.record import ForkProcess, PathRecord, Record, Status
 from hostfork.storage.contract import Usage
 from hostfork.vocabulary import Access, Activity, BaseContent, SourceChanged
 
@@ -37,15 +39,17 @@ def show_verb(output: Output, fork: str) -> int:
         from hostfork.cli import documents
 
         document = documents.observed(record, activity.value, found.age, space, counts)
+        document["processes"] = documents.processes(found.processes())
         output.document(documents.answer(document))
     else:
-        output.lines(show_lines(record, activity, found.age, space, counts, output.out))
+        output.lines(show_lines(record, activity, found.age, space, counts, output.out, found.processes()))
     return 0
 
 
 def show_lines(
-    record: Record, activity: Activity, seconds: float, space: Usage, counts: Counts | None, look: Look
-) -> list[str]:
+    record: Record, activity: Activity, seconds: float, space: Usage, counts: Counts | None, look: Look,
+    processes: Sequence[ForkProcess] = (),
+) -> list[str]:  # fmt: skip
     """A fork for people."""
     facts = [
         ("fork", look.paint(harmless(record.name), "bold")),
@@ -54,6 +58,10 @@ def show_lines(
         ("in", look.path(record.cwd)),
         ("made", f"{age(seconds)} ago, {record.created}"),
         ("ended", ended_in_words(record.status, record.ended)),
+        *(
+            ("" if index else "processes", f"{one.pid:<8} {harmless(one.name)}  {size(one.memory)}")
+            for index, one in enumerate(processes)
+        ),
         ("policy", harmless(record.policy)),
         *(("" if index else "paths", line) for index, line in enumerate(_paths(record, look))),
         ("changes", "not known" if counts is None else counts_in_words(counts)),

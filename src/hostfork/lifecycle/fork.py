@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, ForkError, HostforkError, StorageError
 from hostfork.lifecycle import changes
-from hostfork.lifecycle.record import PathRecord, Record, observed_activity
-from hostfork.lifecycle.release import await_keeper, close_view, end_writers, release
+from hostfork.lifecycle.record import ForkProcess, PathRecord, Record, observed_activity
+from hostfork.lifecycle.release import await_keeper, close_view, end_writers, members_of, release
 from hostfork.lifecycle.request import ExportForm
 from hostfork.lifecycle.store import ForkFolder, Store, state_folder
 from hostfork.storage.choose import storage_of
@@ -99,6 +99,12 @@ class Fork:
             if error.errno != errno.ENOENT:
                 raise
             return Usage(0, 0, False)
+
+    def processes(self) -> tuple[ForkProcess, ...]:
+        """What runs in it now, as far as this user can see it, in the order of pids."""
+        if self.activity is Activity.IDLE:
+            return ()
+        return tuple(filter(None, map(_process, sorted(members_of(self.record)))))
 
     def counts(self) -> Counts | None:
         """How much changed, where that is known without looking."""
@@ -191,3 +197,14 @@ class Fork:
 
 def _busy(name: str, what: str) -> ForkError:
     return ForkError(Code.FORK_BUSY, f"{name} {what}", hint=f"end its command first · hostfork show {name}")
+
+
+def _process(pid: int) -> ForkProcess | None:
+    """None where it ended meanwhile or cannot be looked at."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return ForkProcess(pid, process.name(), process.memory_info().rss)
+    except psutil.Error:
+        return None

@@ -114,6 +114,15 @@ class Record:
 
 
 @frozen
+class ForkProcess:
+    """One process of a running fork. `memory`: resident bytes, pages that it shares with others included."""
+
+    pid: int
+    name: str
+    memory: int
+
+
+@frozen
 class PathOutcome:
     path: str
     mechanism: Mechanism

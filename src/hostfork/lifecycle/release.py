@@ -19,7 +19,7 @@ from hostfork.vocabulary import Access, Activity, Mechanism
 from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import boot_id
 from hostfork.workload.launch import Helper
-from hostfork.workload.stop import StopReport, stop
+from hostfork.workload.stop import StopReport, members, stop
 
 _PATIENCE = 10.0
 
@@ -45,6 +45,17 @@ def places(record: Record) -> tuple[str, ...]:
     """What only the mount table of the fork's view holds: its storage, as overlays and as binds name it."""
     keys = [path.key for path in record.paths] if record.same_paths else []
     return tuple(place for key in keys for place in (f" hostfork:{key} ", f"/{key}/tree "))
+
+
+def members_of(record: Record) -> tuple[int, ...]:
+    """The pids of a fork's processes: those of its cgroup, else those in its mount namespace but the keeper."""
+    group = _group(record)
+    if group is not None:
+        return tuple(group.processes()) if group.exists() else ()
+    if record.mount_namespace is None or not record.same_paths:
+        return () if record.command_process is None else (record.command_process.pid,)
+    keeper = record.keeper.pid if record.keeper else -1
+    return tuple(pid for pid in members(record.mount_namespace) if pid != keeper)
 
 
 def end_writers(record: Record, keeper: Helper | None) -> StopReport:
