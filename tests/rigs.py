@@ -80,6 +80,7 @@ def missing_rigs() -> dict[str, str | None]:
     rigs["cgroup"] = _why_no_cgroup()
     for kind in DISK_KINDS:
         rigs[kind] = _why_no_disk(kind)
+    rigs["systemd"] = _why_no_systemd()
     for rig, program in PROGRAMS.items():
         rigs[rig] = None if find_program(program) else f"no program {program}"
     return rigs
@@ -144,6 +145,14 @@ def _why_no_cgroup() -> str | None:
     if os.access(own, os.W_OK) and os.access(os.path.join(own, "cgroup.procs"), os.W_OK):
         return None
     return f"{own} is not delegated; start the tests with: systemd-run --user --scope -p Delegate=yes ./dev test"
+
+
+def _why_no_systemd() -> str | None:
+    """A machine of `systemd_rig`, as far as that is known without making one."""
+    if os.geteuid() != 0:
+        return "only root can boot it"
+    programs = ("mmdebstrap", "unshare", "nsenter", "setpriv")
+    return next((f"no program {name}" for name in programs if find_program(name) is None), None)
 
 
 def make_user() -> None:

@@ -264,7 +264,7 @@ def test_setup_says_that_nothing_is_missing_here(person, hostfork):
 
 def test_a_user_without_a_cgroup_is_told_the_exact_commands(user, hostfork):
     done = hostfork(user, "setup", "--print", delegated=False, check=0)
-    assert "sudo mkdir /sys/fs/cgroup" in done.stdout or "systemd-run --user --scope" in done.stdout
+    assert "sudo mkdir /sys/fs/cgroup" in done.stdout or "sudo loginctl enable-linger" in done.stdout
     assert user.call(setup.delegation) == ()
 
 
@@ -272,7 +272,7 @@ def test_delegation_goes_through_systemd_where_it_runs(user, hostfork):
     code = "from hostfork.lifecycle.setup import delegation; print(delegation('/'))"
 
     done = user.run([sys.executable, "-c", code], delegated=False)
-    assert "systemd-run --user --scope -p Delegate=yes" in done.stdout
+    assert f"sudo loginctl enable-linger {user.uid}" in done.stdout
 
 
 # --- doctor ----------------------------------------------------------------------------------------------------------

@@ -637,7 +637,7 @@ def test_subreaper_is_weaker_and_said_and_refused_on_demand(base: str) -> None:
     facts = {"cgroup": CgroupFacts(Ownership.SUBREAPER, None, "no delegated folder")}
     plan = planned(base, facts=facts, private=(f"{base}/p",))
     assert "no delegated folder" in sentence(plan, NoticeKind.SUBREAPER)
-    assert "systemd-run --user" in sentence(plan, NoticeKind.SUBREAPER)
+    assert "hostfork setup --print" in sentence(plan, NoticeKind.SUBREAPER)
     assert NoticeKind.SUBREAPER.weaker
     error = refused(base, facts=facts, private=(f"{base}/p",), require=("cgroup",))
     assert (error.code, "no delegated folder" in error.message) == (Code.POLICY_REQUIRE, True)

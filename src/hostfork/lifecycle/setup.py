@@ -166,14 +166,18 @@ def _try(uid: int, gid: int) -> tuple[int, str]:
 
 
 def delegation(systemd: str = "/run/systemd/system") -> tuple[str, ...]:
-    """The commands that give this user a cgroup to own processes by; none where there is one, or nothing can be had."""
-    from hostfork.workload.cgroup import find_place, own_folder
+    """The commands that give this user a cgroup to own processes by; none where there is one, or nothing can be had.
+
+    Raises ViewError where no helper can be started. Where systemd runs, its manager for this user gives one once it
+    runs, and it lingers after the last logout then (loginctl(1)).
+    """
+    from hostfork.workload.cgroup import own_folder
 
     folder, uid = own_folder(), os.geteuid()
-    if find_place().parent is not None or folder is None:
+    if folder is None or _has_place():
         return ()
     if os.path.isdir(systemd):
-        return ("systemd-run --user --scope -p Delegate=yes $SHELL",)
+        return (f"sudo loginctl enable-linger {uid}",)
     own = f"{folder}/hostfork-user-{uid}"
     files = " ".join(f"{own}/{name}" for name in ("cgroup.procs", "cgroup.threads", "cgroup.subtree_control"))
     return (
@@ -181,6 +185,16 @@ def delegation(systemd: str = "/run/systemd/system") -> tuple[str, ...]:
         f"sudo chown {uid} {own} {files}",
         f"echo $$ | sudo tee {own}/cgroup.procs",
     )
+
+
+def _has_place() -> bool:
+    from hostfork.workload.launch import Helper
+
+    helper = Helper.spawn()
+    try:
+        return helper.place().parent is not None
+    finally:
+        helper.abandon()
 
 
 def _profile_measure(machine: Machine) -> Measure:

@@ -33,7 +33,7 @@ def _of_the_run(plan: Plan, facts: HostFacts) -> Iterator[Notice]:
         yield Notice(
             NoticeKind.SUBREAPER,
             f"no cgroup owns the command's processes{why}, a weaker hold on those that leave their parents; "
-            "`systemd-run --user --scope -p Delegate=yes` or a cgroup folder of this user's own gives one",
+            "`hostfork setup --print` shows how one is had",
         )
     if plan.user_namespace:
         yield Notice(
@@ -106,7 +106,7 @@ def _of_guarantees(path: PathPlan, kept: Guarantees) -> Iterator[Notice]:
         sentence = f"what the host writes in {path.written} shows through until the command writes there itself"
         yield Notice(NoticeKind.LIVE_SOURCE, sentence, path.path)
     if not kept.native_watchers:
-        sentence = f"watchers and open files of {path.written} miss the first write to a file of the base"
+        sentence = f"watchers and mappings of files of {path.written} may miss writes after the first one to the file"
         yield Notice(NoticeKind.NO_WATCHERS, sentence, path.path)
     if not kept.folder_rename:
         sentence = f"a folder of the base in {path.written} cannot be renamed in one step (EXDEV)"
