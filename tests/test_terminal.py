@@ -603,16 +603,16 @@ def journals(person: Person) -> str:
 # --- closed terminals ------------------------------------------------------------------------------------------------
 
 
-def only_fork(person: Person) -> dict[str, Any]:
+def only_fork(person: Person, project: str) -> dict[str, Any]:
     """The one fork that there is."""
     forks = json.loads(person.run(["hostfork", "list", "--json"], check=True).stdout)["forks"]
-    assert len(forks) == 1, forks
+    assert len(forks) == 1, (forks, [path.read_text() for path in Path(project).parent.glob("result")])
     return dict(forks[0])
 
 
 def changes_are_kept(person: Person, project: str) -> None:
     """The one fork is idle and has the change; it can be thrown away."""
-    fork = only_fork(person)
+    fork = only_fork(person, project)
     assert fork["activity"] == "idle", fork
     shown = json.loads(person.run(["hostfork", "diff", fork["name"], "--json"], check=True).stdout)
     assert [(entry["path"], entry["change"]) for entry in shown["entries"]] == [(f"{project}/new", "created")]
@@ -622,7 +622,7 @@ def changes_are_kept(person: Person, project: str) -> None:
 @pytest.mark.parametrize("program", ["sleep 1000", "cat", "bash --norc -i"])
 def test_a_closed_terminal(shell: Screen, person: Person, project: str, program: str) -> None:
     """SIGHUP: everything ends, hostfork puts things right without a terminal, the changes are kept."""
-    command = start(shell, project, f"echo x >new; exec {program}")
+    command = start(shell, project, f"echo x >new; exec {program}", "--result ../result")
     owner = owner_of(shell)
     shell.hang_up()
     wait_for_end(shell.process.pid, owner, command)
