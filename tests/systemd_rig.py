@@ -4,6 +4,7 @@ The tree is made once (a minute, from a Debian mirror) and kept beside the tests
 overlay over it. HOSTFORK_FRESH_SUITE and HOSTFORK_FRESH_MIRROR name another Debian.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -62,7 +63,7 @@ class Machine:
     def __init__(self, bench: Bench) -> None:
         if bench.cgroup is None:
             raise Missing("no cgroup of the tests' own")
-        tree = _tree()
+        tree, self._lock = _tree()
         self.folder = os.path.join(bench.folder, "systemd")
         self._cgroup = os.path.join(bench.cgroup, "systemd")
         for path in (self.folder, self._cgroup, *(os.path.join(self.folder, name) for name in _FOLDERS)):
@@ -85,7 +86,7 @@ class Machine:
             self._await_boot()
             os.mkdir(f"{self._home}/ana")
             os.chown(f"{self._home}/ana", UID, UID)
-            build("wheel", ROOT, f"{self._home}")
+            build("wheel", ROOT, self._home)
             self.root("sh", "-c", "/opt/hostfork/bin/pip install --quiet --no-deps --no-index /home/hostfork-*.whl")
         except BaseException:
             self.__exit__()
@@ -97,6 +98,7 @@ class Machine:
         self._process.wait()
         rigs.remove_cgroup(self._cgroup)
         rigs.remove_tree(self.folder)
+        os.close(self._lock)
 
     def root(self, *argv: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Run a program as root beside the units."""
@@ -160,6 +162,7 @@ class Machine:
         self.root("systemctl", "start", f"user@{UID}")
 
 
+_PREFIX = "hostfork-systemd-"
 _FOLDERS = ("upper", "work", "root", "home")
 
 
@@ -171,26 +174,41 @@ def _name(pid: str) -> str:
         return ""
 
 
-def _tree() -> str:
-    """The kept tree; made by the first test process that needs it."""
+def _tree() -> tuple[str, int]:
+    """The kept tree, made by the first test process that needs it, and the lock that keeps it while it is used."""
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
         needs = tomllib.load(file)["project"]["dependencies"]
     suite = os.environ.get("HOSTFORK_FRESH_SUITE", "bookworm")
-    number = zlib.crc32(repr((1, suite, PACKAGES, needs)).encode())
-    tree = os.path.join(rigs.base_folder(), f"hostfork-systemd-{number:08x}")
-    # Not in the folder itself, which may be everybody's: a name there is anybody's to take.
-    lock = os.open(f"{tree}.lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.lexists(tree):
-            _make(f"{tree}.new", suite, needs)
-            os.rename(f"{tree}.new", tree)
-        found = os.lstat(tree)
-        if found.st_uid != 0 or found.st_mode & 0o022:
-            raise Missing(f"{tree} is not root's")
-    finally:
-        os.close(lock)
-    return tree
+    number = zlib.crc32(repr((suite, PACKAGES, _MASKED, needs)).encode())
+    tree = os.path.join(rigs.base_folder(), f"{_PREFIX}{number:08x}")
+    lock = _lock(tree)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not os.path.lexists(tree):
+        _remove_older(tree)
+        _make(f"{tree}.new", suite, needs)
+        os.rename(f"{tree}.new", tree)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    # Everybody may make names in /var/tmp.
+    found = os.lstat(tree)
+    if found.st_uid != 0 or found.st_mode & 0o022:
+        raise Missing(f"{tree} is not root's")
+    return tree, lock
+
+
+def _lock(tree: str) -> int:
+    return os.open(f"{tree}.lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _remove_older(tree: str) -> None:
+    """Those that were made for other dependencies, unless they are in use."""
+    for name in os.listdir(os.path.dirname(tree)):
+        path = os.path.join(os.path.dirname(tree), name)
+        if name.startswith(_PREFIX) and "." not in name and os.lstat(path).st_uid == 0:
+            lock = _lock(path)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                rigs.remove_tree(path)
+            os.close(lock)
 
 
 def _make(tree: str, suite: str, needs: list[str]) -> None:
