@@ -395,9 +395,9 @@ def test_quit(shell: Screen) -> None:
 # --- stop and go on --------------------------------------------------------------------------------------------------
 
 
-def start(shell: Screen, project: str, script: str, options: str = "", after: str = "") -> int:
+def start(shell: Screen, project: str, script: str, options: str = "", after: str = "", first: str = ":") -> int:
     """Start a script in the foreground of the shell, and in a fork; its pid once it said `on`."""
-    shell.enter(f"{FORK} {options} -- sh -c 'echo $$ >../pid; echo on; {script}' {after}", "^on$")
+    shell.enter(f"{FORK} {options} -- sh -c 'echo $$ >../pid; {first}; echo on; {script}' {after}", "^on$")
     return int(Path(project, "../pid").read_text())
 
 
@@ -622,7 +622,7 @@ def changes_are_kept(person: Person, project: str) -> None:
 @pytest.mark.parametrize("program", ["sleep 1000", "cat", "bash --norc -i"])
 def test_a_closed_terminal(shell: Screen, person: Person, project: str, program: str) -> None:
     """SIGHUP: everything ends, hostfork puts things right without a terminal, the changes are kept."""
-    command = start(shell, project, f"echo x >new; exec {program}", "--result ../result")
+    command = start(shell, project, f"exec {program}", "--result ../result", first="echo x >new")
     owner = owner_of(shell)
     shell.hang_up()
     wait_for_end(shell.process.pid, owner, command)
@@ -631,7 +631,7 @@ def test_a_closed_terminal(shell: Screen, person: Person, project: str, program:
 
 def test_a_closed_terminal_with_a_stopped_job(shell: Screen, person: Person, project: str) -> None:
     """The shell ends its stopped jobs with SIGHUP and SIGCONT."""
-    command = start(shell, project, "echo x >new; exec cat")
+    command = start(shell, project, "exec cat", first="echo x >new")
     owner = owner_of(shell)
     shell.type(STOP)
     shell.see(r"Stopped\s+hostfork")
@@ -781,7 +781,7 @@ def test_interrupts_while_it_collects(shell: Screen, person: Person, project: st
     os.chmod(fifo, 0o666)
     lines = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
     try:
-        start(shell, project, "echo x >new; read line", "--status-fd 3", "3<>../fifo")
+        start(shell, project, "read line", "--status-fd 3", "3<>../fifo", "echo x >new")
         wait_for_line(lines, b'"started"')
         fill(lines)  # so that hostfork waits there once the command has ended
         shell.type("go\r")
