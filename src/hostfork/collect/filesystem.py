@@ -27,7 +27,7 @@ def filesystem_type(path: str) -> str:
 
 def mount_id(handle: int) -> str:
     """The number of the mount a descriptor is on, as in mountinfo."""
-    with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as lines:
+    with open(f"/proc/self/fdinfo/{handle}", encoding="utf-8") as lines:
         for line in lines:
             if line.startswith("mnt_id:"):
                 return line.split()[1]

@@ -60,7 +60,7 @@ def _stamp(pool: str) -> Probe:
     finally:
         os.close(file)
         os.unlink(path)
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as boot:
         return Probe(ctime, time.time_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), boot.read().strip())
 
 

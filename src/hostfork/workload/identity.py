@@ -23,7 +23,7 @@ class ProcessIdentity:
 
 def boot_id() -> str:
     """This boot's id (random(4))."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
 
 
