@@ -457,9 +457,15 @@ def test_what_a_user_cannot_write_stays_so(hostfork: Run, user: Person, ext4_dis
     user.call(make_project, folder)
     os.chown(f"{folder}/a", 0, 0)
     os.chmod(f"{folder}/a", 0o644)
-    done = hostfork(user, "run", "--rm", "--private", folder, "--", "sh", "-c", "echo x >>a", cwd=folder)
+    options = ("-v", "--keep", "--name", "u", "--private", folder)
+    done = hostfork(user, "run", *options, "--", "sh", "-c", "echo x >>a", cwd=folder)
     assert done.returncode == 2
     assert "Permission denied" in done.stderr
+    assert "not yours to write on the host, nor inside: a\n" in done.stderr
+    (private, *_) = json.loads(hostfork(user, "show", "u", "--json", check=0).stdout)["paths"]
+    assert private["unwritable"] == ["a"]
+    assert "read-only as on the host: a" in hostfork(user, "show", "u", check=0).stdout
+    hostfork(user, "discard", "u", "--yes", check=0)
 
 
 def test_sockets_of_the_network_are_shared(hostfork: Run, person: Person, project: str) -> None:

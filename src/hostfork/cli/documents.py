@@ -183,6 +183,7 @@ def _path_record(value: PathRecord) -> Document:
         "mechanism": value.mechanism.value if value.mechanism else None,
         "guarantee": value.guarantee.value if value.guarantee else None,
         "bytes_copied": value.bytes_copied,
+        "unwritable": [text(path) for path in value.unwritable],
         "base_content": value.base_content.value if value.mechanism else None,
         "source_changed": value.source_changed.value if value.mechanism else None,
     }

@@ -14,6 +14,7 @@ from hostfork.cli.look import (
     size,
 )
 from hostfork.cli.output import Output
+from hostfork.cli.telling import some_paths
 from hostfork.cli.verb import fork_argument, verb
 from hostfork.collect.changeset import Counts
 from hostfork.lifecycle.record import ForkProcess, PathRecord, Record, Status
@@ -89,6 +90,8 @@ def _path(path: PathRecord, look: Look) -> str:
         facts += [path.mechanism.value, path.guarantee.value, f"{size(path.bytes_copied)} copied"]
         if path.base_content is BaseContent.WHILE_SOURCE_UNCHANGED:
             facts.append("base only while the source is unchanged")
+        if path.unwritable:
+            facts.append(f"read-only as on the host: {some_paths(path.unwritable, '.')}")
         if path.source_changed in (SourceChanged.CHANGED, SourceChanged.NOT_CHECKED):
             facts.append("source changed" if path.source_changed is SourceChanged.CHANGED else "source not checked")
     elif path.access is Access.SCRATCH:

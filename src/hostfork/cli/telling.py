@@ -4,7 +4,7 @@ All of it goes to stderr; nothing at all when nothing changed and nothing is wea
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hostfork.cli.look import (
     Look,
@@ -98,6 +98,12 @@ class Teller:
         self._running = False
 
 
+def some_paths(relative: Sequence[str], top: str) -> str:
+    """The first few of many paths below `top`, and how many more there are."""
+    names = [harmless(path) if path else top for path in relative[:3]]
+    return ", ".join(names) + (f" and {len(relative) - 3} more" if len(relative) > 3 else "")
+
+
 def prepared_lines(event: PreparedPath, plan: Plan | None, look: Look) -> list[str]:
     """What was chosen for one private path, and the endpoints inside it."""
     planned = next((path for path in plan.paths if path.path == event.path), None) if plan else None
@@ -109,6 +115,8 @@ def prepared_lines(event: PreparedPath, plan: Plan | None, look: Look) -> list[s
     files = f"{plural(event.files, 'file')}, " if event.files else ""
     facts = [shown, "private", event.mechanism.value, event.guarantee.value]
     lines = [f"{'  '.join(facts)}  {files}{copied}, {duration(event.seconds)}"]
+    if event.unwritable:
+        lines.append(f"not yours to write on the host, nor inside: {some_paths(event.unwritable, shown)}")
     for endpoint in plan.endpoints if plan else ():
         if endpoint.path.startswith(event.path.rstrip("/") + "/"):
             lines.append(f"endpoint {look.path(endpoint.path)}{holder(endpoint)} stays the host's")

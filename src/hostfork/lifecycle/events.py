@@ -34,6 +34,8 @@ class PreparedPath:
     files: int
     bytes_copied: int
     seconds: float
+    unwritable: tuple[str, ...] = ()
+    """Relative paths that the user cannot write on the host, and so not in the fork."""
 
 
 @frozen

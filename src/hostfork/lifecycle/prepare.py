@@ -15,6 +15,7 @@ from hostfork.values import replace
 from hostfork.vocabulary import Access, BaseContent, SourceChanged
 from hostfork.workload.identity import boot_id, identify
 
+_MOST_UNWRITABLE = 100
 Tell = Callable[[Event], None]
 
 
@@ -56,8 +57,9 @@ def prepare(fork: ForkFolder, record: Record, plan: Plan, tell: Tell) -> Record:
         prepared = _prepare_private(fork, path, record.pool, _progress(path, offer.files_estimate, tell))
         guarantee = offer.guarantees.guarantee
         tell(PreparedPath(path.path, offer.mechanism, guarantee, prepared.files, prepared.bytes_copied,
-                          prepared.seconds))  # fmt: skip
-        made.append(replace(path, bytes_copied=prepared.bytes_copied))
+                          prepared.seconds, prepared.unwritable))  # fmt: skip
+        unwritable = prepared.unwritable[:_MOST_UNWRITABLE]
+        made.append(replace(path, bytes_copied=prepared.bytes_copied, unwritable=unwritable))
     fork.note("prepared")
     return replace(record, paths=tuple(made))
 

@@ -55,6 +55,8 @@ class PathRecord:
     guarantee: Guarantee | None = None
     omit: tuple[str, ...] = ()
     bytes_copied: int = 0
+    unwritable: tuple[str, ...] = ()
+    """Relative paths, the first hundred, that the user cannot write on the host and so not in the fork ("" the top)."""
     base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED
     source_changed: SourceChanged = SourceChanged.NOT_CHECKED
 
