@@ -4,6 +4,7 @@ What a real manager answers is tested in test_systemd.py; here a program speaks 
 """
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -205,6 +206,22 @@ def _ended(folder: str) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
+def _interrupted(folder: str) -> None:
+    """A Ctrl-C just when the manager is asked: the helper goes too."""
+
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    os.environ["XDG_RUNTIME_DIR"] = folder
+    scope.ScopeRequest.__init__ = interrupt  # type: ignore[method-assign]
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(KeyboardInterrupt):
+        Helper.spawn()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    assert os.listdir("/proc/self/fd") == before
+
+
 @pytest.fixture
 def runtime(ext4_disk: Disk, user: Person) -> str:
     """A user's runtime folder, with the socket of a manager that has died."""
@@ -227,6 +244,32 @@ def test_only_a_user_without_a_cgroup_asks(runtime: str, user: Person, root: Per
     assert user.call(_place, runtime) == (delegated_cgroup, False, "the caller's own cgroup")
     assert root.call(_place, runtime)[1:] == (False, "the caller's own cgroup")
     user.call(_ended, runtime, delegated=False)
+    user.call(_interrupted, runtime, delegated=False)
+
+
+def _told_done(folder: str, dead: bool) -> str:
+    """A manager that says that it is done and has done nothing; the reason why there is no place."""
+    os.environ["XDG_RUNTIME_DIR"] = folder
+    os.mkdir(f"{folder}/systemd")
+    with Manager(f"{folder}/systemd", lambda unit: OK + removed(unit, "done")):
+        helper = Helper.spawn()
+        if dead:
+            os.kill(helper.pid, signal.SIGKILL)
+            os.waitpid(helper.pid, 0)
+        place = helper.place()
+        assert (place.parent, place.scope) == (None, False)
+        helper.abandon()
+    return place.reason
+
+
+def test_a_scope_is_believed_when_it_is_seen(user: Person, ext4_disk: Disk) -> None:
+    reason = user.call(_told_done, ext4_disk.folder(user), False, delegated=False)
+    before, _and, why = reason.partition(", and ")
+    assert before.endswith(" is not delegated to this user")
+    assert why.startswith("the scope hostfork-")
+    assert why.endswith(f" cannot be used: {before}")
+    reason = user.call(_told_done, ext4_disk.folder(user), True, delegated=False)
+    assert reason == f"{before}, and the helper is gone"
 
 
 def test_the_reason_is_in_the_plan(runtime: str, user: Person, hostfork: Callable[..., Any]) -> None:

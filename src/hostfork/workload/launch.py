@@ -89,7 +89,11 @@ class Helper:
         finally:
             os.close(descriptor)
         helper = cls(pid, channel)
-        helper._ask_for_scope()
+        try:
+            helper._ask_for_scope()
+        except BaseException:
+            helper.abandon()
+            raise
         return helper
 
     def _ask_for_scope(self) -> None:
@@ -231,7 +235,7 @@ def prestart() -> None:
     Where that fails the run will try again and say why.
     """
     global _prestarted
-    with contextlib.suppress(ViewError):
+    with contextlib.suppress(ViewError, OSError):
         _prestarted = Helper.spawn()
 
 
