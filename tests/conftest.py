@@ -149,11 +149,17 @@ def disk(request: pytest.FixtureRequest, _disks: dict[str, Disk], bench: Bench) 
 @pytest.fixture
 def make_disk(bench: Bench) -> Iterator[Callable[..., Disk]]:
     """`make_disk(kind, megabytes=600)`: one more disk for this test alone, such as one to fill up."""
-    first = len(bench.mounted)
-    yield lambda kind, megabytes=600: _or_skip(lambda: rigs.make_disk(bench, kind, megabytes), kind)
-    for place in reversed(bench.mounted[first:]):
-        rigs.unmount(place)
-        bench.mounted.remove(place)
+    made: list[Disk] = []
+
+    def make(kind: str, megabytes: int = 600) -> Disk:
+        made.append(_or_skip(lambda: rigs.make_disk(bench, kind, megabytes), kind))
+        return made[-1]
+
+    yield make
+    # Only its own: a disk of the whole session may have been mounted meanwhile.
+    for one in reversed(made):
+        rigs.unmount(one.path)
+        bench.mounted.remove(one.path)
 
 
 # --- people ----------------------------------------------------------------------------------------------------------

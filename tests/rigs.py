@@ -251,6 +251,14 @@ class Bench:
         return path
 
 
+def _reset_signals() -> None:
+    """As a login has them, whatever started the tests (nohup ignores SIGHUP)."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def _enter(cgroup: str) -> None:
     with open(os.path.join(cgroup, "cgroup.procs"), "w", encoding="ascii") as file:
         file.write("0")
@@ -416,6 +424,7 @@ class Person:
                 _enter(self.cgroup)
             _become(self.uid, self.gid)
             os.umask(0o022)
+            _reset_signals()
             if not namespaces:
                 _deny_user_namespaces(self.uid, self.gid)
 

@@ -160,7 +160,7 @@ def test_a_base_that_changed_publishes_nothing(tmp_path: os.PathLike[str]) -> No
     make(fork.base, {"same": "host", "new-on-the-host": "", "d/e/host": ""})
     os.unlink(f"{fork.base}/d/x")
     fork.out = f"{tmp_path}/new/out"
-    error = refused(fork, "2 unchanged files", Code.COLLECT_BASE_GONE)
+    error = refused(fork, "the host changed 2 files", Code.COLLECT_BASE_GONE)
     assert error.details == (f"{AT}/d/x", f"{AT}/same")
     stream = io.BytesIO()
     with pytest.raises(CollectError):
@@ -179,7 +179,7 @@ def test_many_lost_files_are_counted(tmp_path: os.PathLike[str]) -> None:
     fork = Fork(str(tmp_path), {f"f{number}": "" for number in range(15)}, lambda copy: None)
     shutil.rmtree(fork.base)
     os.mkdir(fork.base)
-    error = refused(fork, "15 unchanged files", Code.COLLECT_BASE_GONE)
+    error = refused(fork, "the host changed 15 files", Code.COLLECT_BASE_GONE)
     assert len(error.details) == 11
     assert error.details[-1] == "and 5 more"
 

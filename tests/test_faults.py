@@ -17,6 +17,7 @@ from hostfork import api
 from hostfork.errors import HostforkError
 from hostfork.lifecycle.store import state_folder
 from hostfork.workload import launch
+from hostfork.workload.cgroup import Group
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 MODES = ("", ":live")
@@ -334,7 +335,8 @@ def test_another_boot(hostfork, person, project):
         orphan(person, project)
         path = Path(person.state, "forks/one/record.json")
         record = json.loads(path.read_text())
-        os.rmdir(record["cgroup"])
+        assert Group(record["cgroup"]).wait_empty(10)
+        Group(record["cgroup"]).remove()
         for who in ("owner", "keeper", "command_process"):
             record[who] = {"boot_id": "another", "pid": bystander.pid, "start_time": 1}
         record["boot_id"] = "another"
