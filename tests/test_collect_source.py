@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from hostfork.collect.source import SourceCheck, _Walk, make_probe, source_changed
+from hostfork.collect.source import SourceCheck, _Walk, source_changed
+from hostfork.collect.stamp import make_probe
 from hostfork.vocabulary import SourceChanged
 from rigs import Disk, Person
 

@@ -9,8 +9,8 @@ import stat
 import time
 
 from hostfork.collect.filesystem import filesystem_type, mount_id
+from hostfork.collect.stamp import Probe, stamp
 from hostfork.collect.walk import FOLDER
-from hostfork.helper.syscalls import syncfs
 from hostfork.values import frozen
 from hostfork.vocabulary import SourceChanged
 
@@ -24,44 +24,12 @@ _MOST_PATHS = 100
 
 
 @frozen
-class Probe:
-    """The kernel's stamp and clocks at one moment, in nanoseconds, and the boot they belong to."""
-
-    ctime_ns: int
-    realtime_ns: int
-    boottime_ns: int
-    boot_id: str
-
-
-@frozen
 class SourceCheck:
     """The answer; up to 100 `paths` (relative) that changed; `reason`, a clause, where it was not checked."""
 
     state: SourceChanged
     paths: tuple[str, ...] = ()
     reason: str = ""
-
-
-def make_probe(source: str, pool: str) -> Probe:
-    """Take the stamp. After a syncfs of the source's filesystem, so that writes through mappings stamp again."""
-    handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        syncfs(handle)
-    finally:
-        os.close(handle)
-    return _stamp(pool)
-
-
-def _stamp(pool: str) -> Probe:
-    path = os.path.join(pool, f"probe-{os.getpid()}-{time.monotonic_ns()}")
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        ctime = os.fstat(file).st_ctime_ns
-    finally:
-        os.close(file)
-        os.unlink(path)
-    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as boot:
-        return Probe(ctime, time.time_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), boot.read().strip())
 
 
 def source_changed(
@@ -72,7 +40,7 @@ def source_changed(
     if kind not in _KERNEL_CLOCK:
         reason = f"{kind or 'its filesystem'} does not stamp every write with this kernel's clock"
         return SourceCheck(SourceChanged.NOT_CHECKED, reason=reason)
-    reason = _clock_fault(since, _stamp(pool))
+    reason = _clock_fault(since, stamp(pool))
     if reason:
         return SourceCheck(SourceChanged.NOT_CHECKED, reason=reason)
     deadline = None if limit is None else time.monotonic() + limit

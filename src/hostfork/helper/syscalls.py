@@ -200,8 +200,8 @@ def drop_capabilities() -> None:
 
 
 def syncfs(descriptor: int) -> None:
-    """syncfs(2): everything of the descriptor's filesystem is on disk."""
-    _checked(_libc().syncfs(ctypes.c_int(descriptor)))
+    """syncfs(2): everything of the descriptor's filesystem is on disk. May take seconds: other threads go on."""
+    _checked(ctypes.CDLL(None, use_errno=True).syncfs(ctypes.c_int(descriptor)))
 
 
 def renameat2(old_directory: int, old: str | bytes, new_directory: int, new: str | bytes, flags: int) -> None:

@@ -17,7 +17,7 @@ from hostfork.values import replace
 from hostfork.vocabulary import Access, EntryKind
 
 if TYPE_CHECKING:
-    from hostfork.collect.source import Probe
+    from hostfork.collect.stamp import Probe
 
 
 def remember(fork: ForkFolder, record: Record, found: dict[str, Changeset], probes: Probes) -> dict[str, Changeset]:

@@ -21,7 +21,7 @@ from hostfork.vocabulary import Access, ChangeKind, EntryKind, SourceChanged
 
 if TYPE_CHECKING:
     from hostfork.collect.manifest import StatManifest
-    from hostfork.collect.source import Probe
+    from hostfork.collect.stamp import Probe
 
 CHANGES_FILE = "changes"
 _LONGEST_CHECK = 10.0

@@ -141,6 +141,8 @@ class LiveFork:
         """Stop writers, collect, export where asked, keep or release."""
         self._tell(events.Stopping())
         self._stop_writers()
+        # All content lies in the pool: the kernel can take the view down while it is read there.
+        self._keeper().let_go()
         self._times.end("stop")
         found = changes.collect(self._folder, self.record, lambda path: self._tell(events.Collecting(path.written)))
         self._times.end("collect")

@@ -11,7 +11,7 @@ from hostfork.lifecycle.record import Record
 from hostfork.vocabulary import SourceChanged
 
 if TYPE_CHECKING:
-    from hostfork.collect.source import Probe
+    from hostfork.collect.stamp import Probe
 
 _PATIENCE = 0.05
 """Seconds that the command's start may wait for a stamp."""
@@ -33,7 +33,7 @@ class Probes:
 
         The kernel's stamps may lie some milliseconds behind the clock.
         """
-        from hostfork.collect.source import Probe
+        from hostfork.collect.stamp import Probe
 
         probes = cls()
         moment = int((start - _COARSE) * 1e9)
@@ -61,7 +61,7 @@ class Probes:
         return self._taken.get(path)
 
     def _take(self, path: str, pool: str) -> None:
-        from hostfork.collect.source import make_probe
+        from hostfork.collect.stamp import make_probe
 
         try:
             probe = make_probe(path, pool)

@@ -178,9 +178,13 @@ class Helper:
 
     def finish(self) -> None:
         """Let the keeper close the view and exit, and wait for it. No error where it is gone already."""
-        with contextlib.suppress(OSError):  # it died; what it held is gone with it
-            self.channel.send(Finish())
+        self.let_go()
         self.reap()
+
+    def let_go(self) -> None:
+        """Let the keeper close the view and exit; other work can go on meanwhile."""
+        with contextlib.suppress(OSError):  # it died, or was let go; what it held is gone with it
+            self.channel.send(Finish())
 
     def abandon(self) -> None:
         """Close the gate: a helper without a plan exits and has started nothing."""
