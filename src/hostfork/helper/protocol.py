@@ -205,15 +205,18 @@ class Channel:
         self._socket.close()
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Send one message, `descriptors` with its first byte. Raises OSError where the peer is gone."""
+        """Send one message, `descriptors` with its first byte. Raises OSError where the peer is gone.
+
+        Never SIGPIPE: a program that calls the API may have it at its default.
+        """
         import _socket
 
         line = _encode(message)
         rights = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)
         ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else []
-        sent = self._socket.sendmsg([line], ancillary)
+        sent = self._socket.sendmsg([line], ancillary, _socket.MSG_NOSIGNAL)
         if sent < len(line):
-            self._socket.sendall(line[sent:])
+            self._socket.sendall(line[sent:], _socket.MSG_NOSIGNAL)
 
     def read(self) -> bool:
         """Take what has arrived, waiting for at least a byte; descriptors go to `descriptors`. False at its end."""

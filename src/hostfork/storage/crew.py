@@ -76,7 +76,7 @@ class Worker:
         folders = [folder for part in parts for folder in (part.source, part.target)]
         rights = struct.pack(f"{len(folders)}i", *folders)
         names = marshal.dumps([part.names for part in parts])
-        self._socket.sendmsg([names], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        self._socket.sendmsg([names], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], socket.MSG_NOSIGNAL)
         self.batches.append(parts)
 
     def take(self, wait: bool) -> tuple[list[Part], list[list[Taken]]] | None:

@@ -61,7 +61,7 @@ class Connection:
         for put in (number(len(content)), number(1), array(8, (_field(*field) for field in fields.items()))):
             put(message)
         _align(message, 8)
-        self._socket.sendall(hello + message + content)
+        self._socket.sendall(hello + message + content, _socket.MSG_NOSIGNAL)
 
     def receive(self) -> Message:
         """The next message, whatever it is about."""
