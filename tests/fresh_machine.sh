@@ -5,7 +5,7 @@
 # usage: fresh_machine.sh [CASE...]     all cases, in this order: no-venv user-demo denied-demo root-demo user-test root-test
 #
 # HOSTFORK_FRESH_SUITE   bookworm, or another one
-# HOSTFORK_FRESH_MIRROR  http://deb.debian.org/debian
+# HOSTFORK_FRESH_MIRROR  a Debian mirror; mmdebstrap's own choice where it is not named
 # HOSTFORK_FRESH_BINDS   paths of this machine that are put into the tree read-only, separated by `:`, such as
 #                        certificates and pip's configuration
 # HOSTFORK_FRESH_CACHE   a tar file: the bare tree is kept there and used again
@@ -14,7 +14,7 @@
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd -P)
 suite=${HOSTFORK_FRESH_SUITE-bookworm}
-mirror=${HOSTFORK_FRESH_MIRROR-http://deb.debian.org/debian}
+mirror=${HOSTFORK_FRESH_MIRROR-}
 tests=${HOSTFORK_FRESH_TESTS-tests/test_rigs.py tests/test_packaging.py tests/test_dev.py}
 cases=${*:-no-venv user-demo denied-demo root-demo user-test root-test}
 [ "$(id -u)" = 0 ] || {
@@ -40,7 +40,7 @@ make_tree() {
     fi
     # A mirror may be a frozen one, whose lists have expired.
     mmdebstrap --quiet --mode=root --variant=apt --include=mount,python3,git,ca-certificates \
-        --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$tree" "$mirror"
+        --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$tree" ${mirror:+"$mirror"}
     if [ -n "${HOSTFORK_FRESH_CACHE-}" ]; then
         tar -C "$tree" --one-file-system -cpf "$HOSTFORK_FRESH_CACHE" .
     fi

@@ -214,15 +214,16 @@ def _remove_older(tree: str) -> None:
 def _make(tree: str, suite: str, needs: list[str]) -> None:
     if os.path.lexists(tree):
         rigs.remove_tree(tree)
-    mirror = os.environ.get("HOSTFORK_FRESH_MIRROR", "http://deb.debian.org/debian")
-    wheels = f"{tree}/opt/wheels"
+    mirror = os.environ.get("HOSTFORK_FRESH_MIRROR")  # else mmdebstrap's own choice
+    wheels = f"{tree}/opt/hostfork-wheels"
     _do("mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={PACKAGES}",
-        "--aptopt=Acquire::Check-Valid-Until \"false\"", suite, tree, mirror)  # fmt: skip
+        "--aptopt=Acquire::Check-Valid-Until \"false\"", suite, tree, *([mirror] if mirror else []))  # fmt: skip
     version = _do("chroot", tree, "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip()
     _do(sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", f"--python-version={version}",
         "--dest", wheels, *needs)  # fmt: skip
     _do("chroot", tree, "python3", "-m", "venv", "/opt/hostfork")
-    _do("chroot", tree, "/opt/hostfork/bin/pip", "install", "--quiet", "--no-index", "--find-links=/opt/wheels", *needs)
+    _do("chroot", tree, "/opt/hostfork/bin/pip", "install", "--quiet", "--no-index",
+        "--find-links=/opt/hostfork-wheels", *needs)  # fmt: skip
     _do("chroot", tree, "useradd", "--no-create-home", f"--uid={UID}", "--shell=/bin/bash", "ana")
     _do("chroot", tree, "systemctl", "mask", *(f"{name}.service" for name in _MASKED))
     os.makedirs(f"{tree}/var/lib/systemd/linger", exist_ok=True)

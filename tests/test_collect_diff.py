@@ -12,7 +12,7 @@ from hostfork.collect.lines import compare_lines, hunks, split_lines
 from hostfork.collect.manifest import StatManifest
 from hostfork.collect.scan import scan_tree
 
-AT = "/work/proj"
+AT = "/data/proj"
 pytestmark = pytest.mark.rig("git")
 
 

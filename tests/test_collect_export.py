@@ -24,7 +24,7 @@ from hostfork.collect.scan import full_manifest, scan_layer, scan_tree
 from hostfork.errors import Code, CollectError
 from rigs import Disk, Person
 
-AT = "/work/proj"
+AT = "/data/proj"
 NONE = Changeset(())
 
 
@@ -224,8 +224,8 @@ def test_a_destination_inside_the_base_does_not_hold_itself(tmp_path: os.PathLik
 def _hostile(copy: str) -> None:
     """What a fork may plant to get an export to write or read elsewhere."""
     shutil.rmtree(f"{copy}/out")
-    os.symlink("/tmp/hf-collect-victim", f"{copy}/out")
-    os.symlink("/tmp/hf-collect-victim", f"{copy}/d/e")
+    os.symlink("/tmp/hostfork-test-victim", f"{copy}/out")
+    os.symlink("/tmp/hostfork-test-victim", f"{copy}/d/e")
     os.symlink("..", f"{copy}/up")
     make(copy, {"suid": "#!"})
     os.chmod(f"{copy}/suid", 0o6755)
@@ -242,7 +242,7 @@ HOSTILE = {"cache-of": "", "out/a": "a", "out/passwd": "mine", "d/x": "x", "d/ca
 @pytest.fixture
 def victim() -> Iterator[str]:
     """A folder that nothing may write to."""
-    path = "/tmp/hf-collect-victim"
+    path = "/tmp/hostfork-test-victim"
     shutil.rmtree(path, ignore_errors=True)
     make(path, {"passwd": "root"})
     yield path

@@ -39,7 +39,7 @@ from hostfork.collect.manifest import StatManifest
 from hostfork.collect.scan import compare, full_manifest, scan_layer, scan_tree
 from rigs import Disk, Person
 
-AT = "/work/proj"
+AT = "/data/proj"
 ACTION = st.tuples(
     st.sampled_from(VERBS),
     st.integers(0, 60),

@@ -17,7 +17,7 @@ from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 from rigs import Disk, Person
 
-AT = "/work/proj"
+AT = "/data/proj"
 C, M, D, P, T = (
     ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED, ChangeKind.METADATA, ChangeKind.TYPE
 )  # fmt: skip
