@@ -42,6 +42,7 @@ def test_odd_names_work_everywhere(hostfork: Run, person: Person, disk: Disk, mo
     assert [name for name in os.listdir(f"{pool}") if os.listdir(f"{pool}/{name}")] == []
 
 
+@pytest.mark.rig("root")
 def test_files_of_other_owners(hostfork: Run, user: Person, ext4_disk: Disk) -> None:
     """Owner and mode are said in the plan; rewriting beside works; never a bare EOVERFLOW (CASES 13)."""
     project = f"{ext4_disk.folder(user)}/p"
@@ -180,6 +181,7 @@ def test_the_build_policy(hostfork: Run, person: Person, ext4_disk: Disk) -> Non
     assert not os.path.exists("/tmp/t")
 
 
+@pytest.mark.rig("root")
 def test_a_folder_of_a_foreign_group_is_no_change(hostfork: Run, user: Person, ext4_disk: Disk) -> None:
     """What hostfork could not give its own folder is not the command's doing."""
     project = f"{ext4_disk.folder(user)}/p"
@@ -225,3 +227,14 @@ def test_what_the_host_wrote_during_a_live_run_is_no_base(hostfork: Run, person:
         assert "the host changed" in said
         assert "the host was here" not in hostfork(person, "diff", "w", "--patch", check=0).stdout
     hostfork(person, "discard", "w", "--yes", check=0)
+
+
+def test_a_folder_in_shared_memory_can_be_private(hostfork: Run, person: Person) -> None:
+    """/dev shows devices, but what lies in /dev/shm are files."""
+    folder = f"/dev/shm/hostfork-test-{os.getpid()}-{person.uid}"
+    person.call(make_project, folder)
+    try:
+        hostfork(person, "run", "--rm", "--private", folder, "--", "sh", "-c", "echo x >x", cwd=folder, check=0)
+        assert sorted(os.listdir(folder)) == ["a", "b", "cache", "link", "src"]
+    finally:
+        subprocess.run(["rm", "-rf", folder], check=True)

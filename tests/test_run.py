@@ -391,6 +391,7 @@ def test_denied_namespaces_are_one_message(hostfork: Run, user: Person, ext4_dis
     assert not os.path.exists(f"{project}/no")
 
 
+@pytest.mark.rig("cgroup")
 def test_without_a_cgroup_it_is_said(hostfork: Run, user: Person, ext4_disk: Disk) -> None:
     """`ownership: subreaper`, one line in every run, and `--require cgroup` refuses."""
     project = f"{ext4_disk.folder(user)}/p"
@@ -451,6 +452,7 @@ def test_callers_with_odd_signals_and_descriptors(hostfork: Run, person: Person,
     assert int(re.search(r"SigIgn:\s*(\w+)", done.stdout)[1], 16) & ~(3 << 31) == 1 << (signal.SIGCHLD - 1)  # type: ignore[index]
 
 
+@pytest.mark.rig("root")
 def test_what_a_user_cannot_write_stays_so(hostfork: Run, user: Person, ext4_disk: Disk) -> None:
     """A user's copy of root's file is not writable in the fork either (CASES 13)."""
     folder = f"{ext4_disk.folder(user)}/p"

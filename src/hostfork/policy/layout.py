@@ -175,7 +175,8 @@ def _refuse_kernel_paths(rule: Rule, path: str) -> None:
         hint = "--read-only / makes everything read-only; name the folders to work in: --private ."
         raise _unusable(rule, path, f"/ as a whole cannot be {rule.access.value}", hint)
     for root, what in _KERNEL.items():
-        if rule.access is Access.PRIVATE and within(path, root):
+        # Below /dev/shm there are ordinary files.
+        if rule.access is Access.PRIVATE and within(path, root) and not path.startswith("/dev/shm/"):
             message = f"{rule.written} cannot be private: {root} shows {what}, not files that can be copied"
             raise _unusable(rule, path, message, f"--scratch {rule.written}" if path == "/dev/shm" else None)
         if rule.access in _COVERING and path == root:
