@@ -66,6 +66,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Any:
+    """A rig that turns out to be missing skips the test."""
+    try:
+        return (yield)
+    except Missing as reason:
+        pytest.skip(f"rig missing: {reason}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Any:
+    """Also where the test itself asks for it."""
+    try:
+        return (yield)
+    except Missing as reason:
+        pytest.skip(f"rig missing: {reason}")
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
     """With --require-all a skip is a failure."""
     report = yield

@@ -53,6 +53,7 @@ def _names():
     return [fork.name for fork in api.Fork.all()]
 
 
+@pytest.mark.rig("cgroup")
 def test_a_run_that_changes_nothing_says_nothing_and_leaves_nothing(run, person):
     done = run("--private", ".", "--", "cat", "a.txt")
     assert (done.returncode, done.stdout) == (0, "one\ntwo\n")
@@ -60,6 +61,7 @@ def test_a_run_that_changes_nothing_says_nothing_and_leaves_nothing(run, person)
     assert forks(person) == []
 
 
+@pytest.mark.rig("cgroup")
 def test_changes_are_kept_and_named_with_commands_that_work(run, person, project, hostfork):
     done = run("--private", ".", "--name", "calm-otter", "--", "sh", "-c", "echo x >new; echo y >>a.txt; rm old.txt")
     assert done.returncode == 0
@@ -157,6 +159,7 @@ def test_the_result_of_a_signal_and_of_a_time_limit(run, person):
         (["--private", ".", "--cwd", "nowhere", "--", "true"], "command.context"),
     ],
 )
+@pytest.mark.rig("cgroup")
 def test_bad_input_is_one_typed_error_with_a_result_and_makes_nothing(run, person, options, code):
     path = person.home + "/r.json"
     done = run("--result", path, *options)

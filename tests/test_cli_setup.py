@@ -262,6 +262,7 @@ def test_setup_says_that_nothing_is_missing_here(person, hostfork):
     assert hostfork(person, "setup", "--print", "--undo", check=2).stdout == ""
 
 
+@pytest.mark.rig("cgroup")
 def test_a_user_without_a_cgroup_is_told_the_exact_commands(user, hostfork):
     done = hostfork(user, "setup", "--print", delegated=False, check=0)
     assert "sudo mkdir /sys/fs/cgroup" in done.stdout or "sudo loginctl enable-linger" in done.stdout
@@ -301,6 +302,7 @@ def test_doctor_says_that_namespaces_are_denied_and_what_helps(user, hostfork):
     assert "user.max_user_namespaces" in done.stdout
 
 
+@pytest.mark.rig("cgroup")
 def test_doctor_says_that_no_cgroup_is_delegated(user, hostfork):
     document = json.loads(hostfork(user, "doctor", "--json", delegated=False, check=0).stdout)
     facts = {capability["name"]: capability for capability in document["capabilities"]}

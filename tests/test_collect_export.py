@@ -86,6 +86,7 @@ def refused(fork: Fork, match: str, code: Code = Code.COLLECT_DESTINATION) -> Co
     return caught.value
 
 
+@pytest.mark.rig("root")
 def test_all_metadata_is_kept(tmp_path: os.PathLike[str]) -> None:
     def change(copy: str) -> None:
         os.link(f"{copy}/a", f"{copy}/d/hard")

@@ -19,6 +19,9 @@ from hostfork.lifecycle.store import state_folder
 from hostfork.workload import launch
 from hostfork.workload.cgroup import Group
 
+# What a kill leaves is judged by the cgroup that owned it.
+pytestmark = pytest.mark.rig("cgroup")
+
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 MODES = ("", ":live")
 CHANGE = ("--", "sh", "-c", "echo x >new; echo y >>a; rm b")

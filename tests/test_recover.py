@@ -15,6 +15,9 @@ import rigs
 from hostfork import api
 from hostfork.lifecycle.store import Store, state_folder
 
+# What a kill leaves is judged by the cgroup that owned it.
+pytestmark = pytest.mark.rig("cgroup")
+
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 KILLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kill_runs.py")
 MODES = ("", ":live")

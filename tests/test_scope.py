@@ -296,6 +296,7 @@ def _helpers_facts(folder: str) -> tuple[Ownership, str]:
         helper.abandon()
 
 
+@pytest.mark.rig("cgroup")
 def test_without_a_manager_nothing_is_asked(user: Person, ext4_disk: Disk) -> None:
     ownership, reason = user.call(_helpers_facts, ext4_disk.folder(user), delegated=False)
     assert ownership is Ownership.SUBREAPER

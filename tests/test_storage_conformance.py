@@ -52,6 +52,7 @@ def _comparable(fact: tuple[Any, ...], live: bool) -> tuple[Any, ...]:
     return fact[:-1] if live and len(fact) > 7 else fact
 
 
+@pytest.mark.rig("root")
 def test_the_source_is_not_touched(storage: Storage, disk: Disk, person: Person) -> None:
     source, pool = sample(person, disk)
 

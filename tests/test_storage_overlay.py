@@ -41,6 +41,7 @@ def test_host_mounts_beneath_are_a_users_obstacle(ext4_disk: Disk, user: Person,
     assert offer.guarantees.nested_mounts
 
 
+@pytest.mark.rig("root")
 def test_the_kernel_agrees_about_mounts_beneath(ext4_disk: Disk, user: Person) -> None:
     """Fact 3: what is refused would be EINVAL; and it is none for root."""
     source, pool = sample(user, ext4_disk)
