@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 AT_RECURSIVE = 0x8000
-AT_SYMLINK_NOFOLLOW = 0x100
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -36,10 +35,6 @@ MOUNT_ATTR_RDONLY = 0x1
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
-RESOLVE_BENEATH = 0x08
-
-RENAME_NOREPLACE = 1
-RENAME_EXCHANGE = 2
 
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
@@ -202,15 +197,6 @@ def drop_capabilities() -> None:
 def syncfs(descriptor: int) -> None:
     """syncfs(2): everything of the descriptor's filesystem is on disk. May take seconds: other threads go on."""
     _checked(ctypes.CDLL(None, use_errno=True).syncfs(ctypes.c_int(descriptor)))
-
-
-def renameat2(old_directory: int, old: str | bytes, new_directory: int, new: str | bytes, flags: int) -> None:
-    """renameat2(2) with RENAME_NOREPLACE or RENAME_EXCHANGE."""
-    result = _libc().renameat2(
-        ctypes.c_int(old_directory), os.fsencode(old), ctypes.c_int(new_directory), os.fsencode(new),
-        ctypes.c_uint(flags),
-    )  # fmt: skip
-    _checked(result, new)
 
 
 def signalfd(signals: set[int]) -> int:

@@ -90,7 +90,6 @@ class Prepared:
     bytes_copied: int
     seconds: float
     unwritable: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
 
 
 @frozen
