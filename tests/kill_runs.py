@@ -309,7 +309,7 @@ def left_behind(project):
     pool = os.path.join(store.root, "pool")
     found = [f"fork folder {name}" for name in os.listdir(store.forks)] if os.path.isdir(store.forks) else []
     if os.path.isdir(pool):
-        found += [f"storage {mechanism} {state}" for mechanism, state in all_keys(pool)]
+        found += [f"storage {type(owner).__name__} {state}" for owner, state in all_keys(pool)]
         found += [f"pool entry {name}" for name in os.listdir(pool) if name not in ("copy", "overlay", "scratch")]
     found += [f"in the project: {name}" for name in os.listdir(project) if name not in ("a", "b", "d", "scratch")]
     return found

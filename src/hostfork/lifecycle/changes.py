@@ -39,7 +39,7 @@ def content_of(record: Record, path: PathRecord) -> Content:
     """Where a private path's content lies. Raises ForkError `fork.lost` where its storage is gone."""
     assert path.mechanism is not None
     try:
-        return storage_of(path.mechanism).content(path.key, record.pool)
+        return storage_of(path.mechanism, path.guarantee).content(path.key, record.pool)
     except StorageError as error:
         raise ForkError(
             Code.FORK_LOST,
@@ -166,7 +166,7 @@ def reduce_storage(record: Record, changesets: dict[str, Changeset]) -> None:
         assert path.mechanism is not None
         start = len(os.fsencode(path.path)) + 1
         changed = {os.fsencode(change.path)[start:] for change in changesets[path.path].changes}
-        storage_of(path.mechanism).reduce(path.key, record.pool, changed)
+        storage_of(path.mechanism, path.guarantee).reduce(path.key, record.pool, changed)
 
 
 def check_sources(record: Record, probes: Probes, warn: Callable[[str], None]) -> Record:

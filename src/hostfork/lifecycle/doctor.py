@@ -44,7 +44,7 @@ def examine() -> tuple[Capability, ...]:
         if place.folder is not None:
             from hostfork.storage.choose import MECHANISMS
 
-            found += [_mechanism(mechanism, place.folder) for mechanism, _, _ in MECHANISMS]
+            found += [_mechanism(mechanism, place.folder) for mechanism, _, _, _ in MECHANISMS]
             found += [_reflink(place.folder), _btrfs(place.folder)]
     found += [_mount_table(), _ssh_configuration(), _privileges()]
     return tuple(found)

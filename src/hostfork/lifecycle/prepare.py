@@ -12,7 +12,7 @@ from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Prepared, Source
 from hostfork.values import replace
-from hostfork.vocabulary import Access, BaseContent, SourceChanged
+from hostfork.vocabulary import Access, SourceChanged
 from hostfork.workload.identity import boot_id, identify
 
 _MOST_UNWRITABLE = 100
@@ -72,7 +72,7 @@ def base_file(fork: ForkFolder, path: PathRecord) -> str:
 def _prepare_private(fork: ForkFolder, path: PathRecord, pool: str, progress: Callable[[int, int], None]) -> Prepared:
     assert path.mechanism is not None
     assert path.guarantee is not None
-    storage, source = storage_of(path.mechanism), Source(path.path, path.omit)
+    storage, source = storage_of(path.mechanism, path.guarantee), Source(path.path, path.omit)
     if path.guarantee.depends_on_source:
         return storage.prepare(path.key, source, pool, None, progress)  # the base is the source itself
     from hostfork.collect.manifest import StatManifestWriter
@@ -106,6 +106,6 @@ def _path_record(path: PathPlan, key: str) -> PathRecord:
         mechanism=path.offer.mechanism,
         guarantee=guarantee,
         omit=path.omit,
-        base_content=BaseContent.WHILE_SOURCE_UNCHANGED,
+        base_content=path.offer.guarantees.base_content,
         source_changed=SourceChanged.NOT_CHECKED if guarantee.depends_on_source else SourceChanged.IRRELEVANT,
     )

@@ -11,7 +11,7 @@ from hostfork.errors import Code, ForkError, HostforkError
 from hostfork.lifecycle import bases, changes
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import Record, Recovered, Status, observed_activity
-from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, release, remove_key
+from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, release
 from hostfork.lifecycle.store import ForkFolder, Store, now
 from hostfork.storage.choose import all_keys
 from hostfork.storage.pool import sweep_probes
@@ -66,10 +66,10 @@ def _end_group(path: object) -> list[str]:
 
 def _remove_keys(pool: object, name: str) -> list[str]:
     left = []
-    for mechanism, state in all_keys(pool) if isinstance(pool, str) else ():
+    for owner, state in all_keys(pool) if isinstance(pool, str) else ():
         if state.key.rpartition(".")[0] == name:
             try:
-                remove_key(mechanism, state.key, str(pool))
+                owner.remove(state.key, str(pool))
             except HostforkError as error:
                 left.append(error.message)
     return left
@@ -189,14 +189,14 @@ def _journal_says(folder: ForkFolder, event: str) -> bool:
 def _remove_unowned(store: Store) -> tuple[int, tuple[str, ...]]:
     """Storage in the default pool whose fork does not exist: a fork's folder is there before and after its storage."""
     number, left = sweep_probes(store.pool), []
-    for mechanism, state in all_keys(store.pool):
+    for owner, state in all_keys(store.pool):
         name = state.key.rpartition(".")[0]
         # The name is taken while its old storage is removed: a new fork of that name could be making its own.
         with store.claim(name) as claimed:
             if not claimed:
                 continue
             try:
-                remove_key(mechanism, state.key, store.pool)
+                owner.remove(state.key, store.pool)
                 number += 1
             except HostforkError as error:
                 left.append(error.message)

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from hostfork.errors import StorageError
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.store import ForkFolder
-from hostfork.storage import scratch
-from hostfork.storage.choose import storage_of
+from hostfork.storage.choose import owner_of
 from hostfork.values import frozen, replace
-from hostfork.vocabulary import Access, Activity, Mechanism
+from hostfork.vocabulary import Access, Activity
 from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import boot_id
 from hostfork.workload.launch import Helper
@@ -113,16 +112,8 @@ def _group(record: Record) -> Group | None:
     return None if record.cgroup is None or record.boot_id != boot_id() else Group(record.cgroup)
 
 
-def remove_key(mechanism: Mechanism | None, key: str, pool: str) -> None:
-    """Remove one piece of private storage; without a mechanism it is scratch. Raises StorageError."""
-    if mechanism is None:
-        scratch.remove(key, pool)
-    else:
-        storage_of(mechanism).remove(key, pool)
-
-
-def _remover(path: PathRecord, pool: str) -> Callable[[], None]:
-    return lambda: remove_key(path.mechanism, path.key, pool)
+def _remover(path: PathRecord, pool: str) -> Callable[[], object]:
+    return lambda: owner_of(path.mechanism, path.guarantee).remove(path.key, pool)
 
 
 def _attempt(what: str, action: Callable[[], object]) -> list[str]:

@@ -7,15 +7,16 @@ import os
 from importlib import import_module
 from typing import cast
 
-from hostfork.storage.contract import KeyState, Offer, Refusal, Source, Storage
+from hostfork.storage import scratch
+from hostfork.storage.contract import KeyOwner, KeyState, Offer, Refusal, Source, Storage
 from hostfork.values import frozen
 from hostfork.vocabulary import Guarantee, Mechanism
 
-MECHANISMS: tuple[tuple[Mechanism, str, str], ...] = (
-    (Mechanism.COPY, "hostfork.storage.copy", "Copy"),
-    (Mechanism.OVERLAY, "hostfork.storage.overlay", "Overlay"),
+MECHANISMS: tuple[tuple[Mechanism, str, str, Guarantee | None], ...] = (
+    (Mechanism.COPY, "hostfork.storage.copy", "Copy", None),
+    (Mechanism.OVERLAY, "hostfork.storage.overlay", "Overlay", Guarantee.LIVE),
 )
-"""Mechanism, module, class; modules are loaded when they are used."""
+"""Mechanism, module, class, and its guarantee where one mechanism has two. Modules are loaded when used."""
 
 _INDEPENDENT = (Mechanism.BTRFS, Mechanism.REFLINK, Mechanism.COPY)
 """The order in which `independent` is looked for."""
@@ -46,20 +47,22 @@ def choose(source: Source, pool: str, mechanism: Mechanism | None = None, guaran
     return Choice(choice.offer, (*choice.refused, _over_nothing()))
 
 
-def storage_of(mechanism: Mechanism) -> Storage:
-    """The implementation of a mechanism that is in the table."""
-    module, name = next((module, name) for known, module, name in MECHANISMS if known is mechanism)
+def storage_of(mechanism: Mechanism, guarantee: Guarantee | None = None) -> Storage:
+    """The implementation of a mechanism that is in the table; `guarantee` tells a live overlay from a frozen one."""
+    rows = [row for row in MECHANISMS if row[0] is mechanism]
+    module, name = next(row for row in rows if row[3] is None or guarantee is None or row[3] is guarantee)[1:3]
     return cast(Storage, getattr(import_module(module), name)())
 
 
-def all_keys(pool: str) -> tuple[tuple[Mechanism | None, KeyState], ...]:
-    """Every key in the pool with its mechanism, None for scratch; half-made and half-removed ones too."""
-    from hostfork.storage import scratch
+def owner_of(mechanism: Mechanism | None, guarantee: Guarantee | None = None) -> KeyOwner:
+    """What removes a key: the mechanism's storage, scratch where there is none."""
+    return scratch if mechanism is None else storage_of(mechanism, guarantee)
 
-    found: list[tuple[Mechanism | None, KeyState]] = []
-    for mechanism, _, _ in MECHANISMS:
-        found += [(mechanism, state) for state in storage_of(mechanism).keys(pool)]
-    return (*found, *((None, state) for state in scratch.keys(pool)))
+
+def all_keys(pool: str) -> tuple[tuple[KeyOwner, KeyState], ...]:
+    """Every key in the pool with what it belongs to, scratch too; half-made and half-removed ones too."""
+    owners: list[KeyOwner] = [*(storage_of(mechanism, guarantee) for mechanism, _, _, guarantee in MECHANISMS), scratch]
+    return tuple((owner, state) for owner in owners for state in owner.keys(pool))
 
 
 def _first(source: Source, pool: str, order: tuple[Mechanism, ...]) -> Choice:
@@ -73,7 +76,7 @@ def _first(source: Source, pool: str, order: tuple[Mechanism, ...]) -> Choice:
 
 
 def _probe(source: Source, pool: str, mechanism: Mechanism) -> Offer | Refusal:
-    if any(known is mechanism for known, _, _ in MECHANISMS):
+    if any(known is mechanism for known, _, _, _ in MECHANISMS):
         return storage_of(mechanism).probe(source, pool)
     return Refusal(mechanism, f"this version of hostfork has no mechanism `{mechanism.value}` ({_where(source.path)})")
 

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from hostfork.helper.protocol import Bind, Overlay
 from hostfork.values import frozen
-from hostfork.vocabulary import Guarantee, Mechanism
+from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
 
 
 @frozen
@@ -58,6 +58,8 @@ class Guarantees:
     """files whose owner has no id in a user namespace can be written where the host allows it (else EOVERFLOW)."""
     nested_mounts: bool = True
     """host mounts beneath the source are no obstacle for this user."""
+    base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED
+    """how long the content of the base can be read."""
 
 
 @frozen
@@ -94,9 +96,14 @@ class Prepared:
 
 @frozen
 class FullTree:
-    """All of the private content lies in `tree`, a folder or file in the pool."""
+    """All of the private content lies in `tree`, a folder or file in the pool.
+
+    `base`: where the base's content lies in the pool, None where only the source has it. It is frozen, of the same
+    shape as `tree` and of the same filesystem; what was made as a snapshot has its inode numbers too.
+    """
 
     tree: str
+    base: str | None = None
 
 
 @frozen
@@ -153,7 +160,17 @@ Progress = Callable[[int, int], None]
 """Told now and then: files done, bytes done."""
 
 
-class Storage(Protocol):
+class KeyOwner(Protocol):
+    """What keys in a pool belong to: a mechanism, or scratch."""
+
+    def remove(self, key: str, pool: str) -> Removal:
+        """Remove all stages of the key. Idempotent. Raises StorageError `storage.busy` or `.failed`."""
+
+    def keys(self, pool: str) -> tuple[KeyState, ...]:
+        """Every key of this owner in the pool, half-made and half-removed ones too."""
+
+
+class Storage(KeyOwner, Protocol):
     """One mechanism. Instances hold no state; `pool` is an absolute folder of the user's, mode 0700."""
 
     mechanism: Mechanism
@@ -180,9 +197,3 @@ class Storage(Protocol):
 
     def usage(self, key: str, pool: str) -> Usage:
         """Space used, by a walk."""
-
-    def remove(self, key: str, pool: str) -> Removal:
-        """Remove all stages of the key. Idempotent. Raises StorageError `storage.busy` or `.failed`."""
-
-    def keys(self, pool: str) -> tuple[KeyState, ...]:
-        """Every key of this mechanism in the pool, half-made and half-removed ones too."""
