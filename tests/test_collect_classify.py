@@ -2,11 +2,16 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pathspec import GitIgnoreSpec
 
 from hostfork.collect.changeset import Change
 from hostfork.collect.classify import classify, is_active
+from hostfork.collect.ignores import Ignores, _patterns
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 
 AT = "/home/me/proj"
@@ -87,6 +92,44 @@ def test_rules_that_are_malformed_or_costly_are_passed_over(rule: str, recwarn: 
     assert one("a" * 250, content=content).class_ is ChangeClass.SOURCE
     assert one("x.gen", content=content).class_ is ChangeClass.GENERATED
     assert not recwarn.list
+
+
+LINES = st.lists(st.text(st.sampled_from("ab.*?[]!-\\\\/# "), max_size=8), max_size=4)
+PATH = st.lists(st.text(st.sampled_from("ab.!-[ #"), min_size=1, max_size=4), min_size=1, max_size=3).map("/".join)
+
+
+@settings(max_examples=400, deadline=None, database=None)
+@given(lines=LINES, path=PATH, folder=st.booleans())
+def test_what_is_decided_without_pathspec_is_what_it_says(lines: list[str], path: str, folder: bool) -> None:
+    rules = Ignores(Content({".gitignore": "\n".join(lines)}))
+    spec = GitIgnoreSpec([pattern for line in "\n".join(lines).splitlines() for pattern in _patterns(line)])
+    outer = path.split("/")
+    asked = ["/".join(outer[: count + 1]) + "/" for count in range(len(outer) - (not folder))]
+    asked += [] if folder else [path]
+    wanted = any(spec.check_file(part).include for part in asked)
+    parent = path if folder else path.rpartition("/")[0]
+    assert (rules.folder(parent) is not None or (not folder and rules.file(path))) == wanted
+
+
+_FRESH = """
+import sys
+from hostfork.collect.changeset import Change
+from hostfork.collect.classify import classify
+from hostfork.vocabulary import ChangeKind, EntryKind
+class Final:
+    def read(self, relative): return b"*.gen\\n# comment\\n/mine/\\n" if relative == ".gitignore" else None
+    def exists(self, relative): return False
+(change,) = classify([Change("/p/" + sys.argv[1], ChangeKind.CREATED, EntryKind.FILE)], "/p", Final())
+print(change.class_.value, "pathspec" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [("src/a.py", "source False"), ("a.gen", "generated True"), ("mine/x", "generated True")]
+)
+def test_pathspec_is_loaded_only_where_a_rule_may_be_about_the_path(path: str, said: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _FRESH, path], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == said
 
 
 @pytest.mark.rig("git")

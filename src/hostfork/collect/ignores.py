@@ -3,6 +3,9 @@
 `.gitignore` and `.ignore` at every level and `.git/info/exclude`, as they are in the final content. A deeper file
 outranks a shallower one, the last matching line wins, nothing can be taken back below an ignored folder, and a nested
 repository starts afresh. That git does not ignore what it tracks is not known here: the index is not read.
+
+Loading pathspec takes longer than finding some changes. A rule can match only a path that holds the rule's plain
+letters, so pathspec is asked, and loaded, for such paths alone.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +21,8 @@ _MOST_LINES = 2000
 _MOST_STARS = 3
 """Stars in one name. Matching tries all ways to place them, and the fork may have written the file."""
 _IN_ORDER = (".git/info/exclude", ".gitignore", ".ignore")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+"""Characters that stand for themselves everywhere in a rule but between brackets."""
 
 
 class Final(Protocol):
@@ -30,12 +35,40 @@ class Final(Protocol):
         """Whether there is an entry at that path."""
 
 
+class _Rules:
+    """The rules of one folder's ignore files. pathspec reads them when a path comes that they may be about."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = [line for line in lines[:_MOST_LINES] if line.strip() and not line.startswith("#")]
+        self._needles = tuple({_needle(line) for line in self._lines})
+        self._spec: GitIgnoreSpec | None = None
+
+    def answer(self, path: str) -> bool | None:
+        """Whether the path (relative to that folder, a folder with a slash) is ignored; None where no rule is."""
+        if not any(needle in path for needle in self._needles):
+            return None
+        if self._spec is None:
+            from pathspec import GitIgnoreSpec
+
+            self._spec = GitIgnoreSpec([pattern for line in self._lines for pattern in _patterns(line)])
+        return self._spec.check_file(path).include
+
+
+def _needle(line: str) -> str:
+    """Letters that every path holds which the rule of this line matches; "" where that is not plain to see."""
+    longest = run = ""
+    for letter in line.partition("[")[0]:
+        run = run + letter if letter in _PLAIN else ""
+        longest = max(longest, run, key=len)
+    return longest
+
+
 class Ignores:
     """Answers for one private path; folders are looked at once."""
 
     def __init__(self, final: Final) -> None:
         self._final = final
-        self._levels: dict[str, tuple[tuple[str, GitIgnoreSpec], ...]] = {}
+        self._levels: dict[str, tuple[tuple[str, _Rules], ...]] = {}
         self._folders: dict[str, str | None] = {"": None}
 
     def folder(self, relative: str) -> str | None:
@@ -54,33 +87,29 @@ class Ignores:
         return name != ".git" and not _in_git(parent) and self._matches(relative, parent)
 
     def _matches(self, relative: str, parent: str) -> bool:
-        for folder, spec in self._level(parent):
-            answer = spec.check_file(relative[len(folder) + 1 :] if folder else relative).include
+        for folder, rules in self._level(parent):
+            answer = rules.answer(relative[len(folder) + 1 :] if folder else relative)
             if answer is not None:
                 return answer
         return False
 
-    def _level(self, folder: str) -> tuple[tuple[str, "GitIgnoreSpec"], ...]:
+    def _level(self, folder: str) -> tuple[tuple[str, _Rules], ...]:
         """The rules that hold in a folder, the deepest first."""
         if folder not in self._levels:
             own = self._own(folder)
-            outer: tuple[tuple[str, GitIgnoreSpec], ...] = ()
+            outer: tuple[tuple[str, _Rules], ...] = ()
             if folder and not self._final.exists(below(folder, ".git")):
                 outer = self._level(folder.rpartition("/")[0])
             self._levels[folder] = (((folder, own),) if own is not None else ()) + outer
         return self._levels[folder]
 
-    def _own(self, folder: str) -> "GitIgnoreSpec | None":
+    def _own(self, folder: str) -> _Rules | None:
         lines: list[str] = []
         for name in _IN_ORDER:
             content = self._final.read(below(folder, name))
             if content:
                 lines += content.decode("utf-8", "surrogateescape").splitlines()
-        if not lines:
-            return None
-        from pathspec import GitIgnoreSpec
-
-        return GitIgnoreSpec([pattern for line in lines[:_MOST_LINES] for pattern in _patterns(line)])
+        return _Rules(lines) if lines else None
 
 
 def _patterns(line: str) -> "list[GitIgnoreSpecPattern]":
