@@ -251,9 +251,38 @@ def remove(path: str) -> None:
     subprocess.run(["rm", "-rf", path], check=True)
 
 
+def _opened(root: str) -> dict[str, int]:
+    """Give their owner what is closed to them; the relative paths with the modes that they had, folders first."""
+    closed: dict[str, int] = {}
+    modes: dict[int, int] = {}
+    waiting = [""]
+    while waiting:
+        path = waiting.pop()
+        full = os.path.join(root, path)
+        found = os.lstat(full)
+        if stat.S_ISLNK(found.st_mode):
+            continue
+        mode = modes.setdefault(found.st_ino, stat.S_IMODE(found.st_mode))
+        wanted = mode | (0o700 if stat.S_ISDIR(found.st_mode) else 0o400)
+        if wanted != mode:
+            os.chmod(full, wanted)
+            closed[path] = mode
+        if stat.S_ISDIR(found.st_mode):
+            waiting += [os.path.join(path, name) for name in os.listdir(full)]
+    return closed
+
+
+def _closed_again(root: str, closed: dict[str, int]) -> None:
+    for path in reversed(closed):
+        if os.path.lexists(os.path.join(root, path)):
+            os.chmod(os.path.join(root, path), closed[path])
+
+
 def reduced(copy: str, changes: Changeset, at: str, delta: str) -> None:
     """What is left of a copy that gave up everything that equals the base."""
+    closed = _opened(copy)
     subprocess.run(["cp", "-a", copy, delta], check=True)
+    _closed_again(copy, closed)
     kept = {change.path[len(at) + 1 :] for change in changes.changes if change.change is not ChangeKind.DELETED}
     for path in reversed(_paths(delta)):
         if path and path != "." and path not in kept:
@@ -262,6 +291,7 @@ def reduced(copy: str, changes: Changeset, at: str, delta: str) -> None:
                 os.unlink(full)
             elif not os.listdir(full):
                 os.rmdir(full)
+    _closed_again(delta, closed)
 
 
 def content(manifest: FullManifest) -> dict[str, object]:

@@ -56,18 +56,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         bench.close()
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose rigs are missing."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Any:
+    """Skip a test whose rigs are missing, also where a fixture finds that out now, or did before: pytest keeps it."""
     known = item.config.stash[_RIGS]
     for mark in item.iter_markers("rig"):
         for name in mark.args:
             if known[name] is not None:
                 pytest.skip(f"rig missing: {name}: {known[name]}")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Any:
-    """A rig that turns out to be missing skips the test."""
     try:
         return (yield)
     except Missing as reason:

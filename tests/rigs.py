@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -202,6 +203,7 @@ class Bench:
     cgroup: str | None
     _came_from: str | None
     _lock: int
+    _machine_mounts: int
     mounted: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
 
@@ -213,6 +215,8 @@ class Bench:
         os.mkdir(folder, 0o755)
         lock = os.open(os.path.join(folder, "lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # An open table stays that of the namespace in which it was opened.
+        machine_mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         if os.geteuid() == 0:
             _check(_libc.unshare(CLONE_NEWNS), "unshare")
             # The machine must not see the disks; what is shared here is as on a systemd host, so a mount that leaks
@@ -225,7 +229,7 @@ class Bench:
             cgroup = os.path.join(came_from, os.path.basename(folder))
             os.mkdir(cgroup)
             _enter(cgroup)
-        return cls(folder, cgroup, came_from, lock)
+        return cls(folder, cgroup, came_from, lock, machine_mounts)
 
     def close(self) -> None:
         """End what is left in the cgroup, unmount, delete. A disk that cannot be unmounted is an error."""
@@ -236,7 +240,14 @@ class Bench:
             unmount(place)
         for path in (*self.elsewhere, self.folder):
             remove_tree(path)
+        os.close(self._machine_mounts)
         os.close(self._lock)
+
+    def machine_mounts(self) -> list[str]:
+        """The lines of the machine's own mount table, as it is now: what others mount comes from there."""
+        os.lseek(self._machine_mounts, 0, os.SEEK_SET)
+        with open(self._machine_mounts, encoding="utf-8", errors="surrogateescape", closefd=False) as file:
+            return file.read().splitlines()
 
     def person_cgroup(self, person_name: str, uid: int, gid: int) -> str | None:
         """A group delegated to one person, as a service manager does it."""
@@ -681,6 +692,11 @@ def filesystem_of(path: str) -> str:
 # --- what a test left behind -----------------------------------------------------------------------------------------
 
 
+def _mounts(table: list[str]) -> Counter[tuple[str, str]]:
+    """How often which folder of which device is mounted at which place."""
+    return Counter((words[4], words[2] + words[3]) for words in (line.split(" ") for line in table))
+
+
 @dataclass(frozen=True)
 class Leftovers:
     """Mounts, groups and processes that belong to this test process."""
@@ -691,9 +707,17 @@ class Leftovers:
 
     @classmethod
     def look(cls, bench: Bench) -> "Leftovers":
-        """What is there now, the rigs' own disks and groups left out: they may be made while a test runs."""
-        lines = [line.split(" ") for line in mountinfo()]
-        mounts = frozenset(f"{words[4]} {words[0]}" for words in lines if words[4] not in bench.mounted)
+        """What is there now, without what may come while a test runs: the rigs' own disks and groups, others' mounts.
+
+        An ordinary user has no mount namespace of their own here, and can leave no mount in the machine's.
+        """
+        surplus = _mounts(mountinfo()) - _mounts(bench.machine_mounts())
+        mounts = frozenset(
+            f"{place} {what}#{number}"
+            for (place, what), count in surplus.items()
+            if place not in bench.mounted
+            for number in range(count)
+        )
         if bench.cgroup is None:
             return cls(mounts, frozenset(), frozenset(_marked_pids()))
         own = {os.path.join(bench.cgroup, name) for name in ("root", "user")}

@@ -134,6 +134,32 @@ def test_leftovers_are_seen_and_removed(bench: Bench, root: Person, tmpfs_disk: 
     assert not rigs.settle(bench, before)
 
 
+def test_what_others_mount_meanwhile_is_not_left_behind(root: Person, tmp_path: Any) -> None:
+    """Here on a machine whose mounts are shared, as systemd does it."""
+
+    def machine() -> tuple[bool, bool, set[str]]:
+        rigs._check(rigs._libc.unshare(rigs.CLONE_NEWNS), "unshare")
+        rigs._check(rigs._libc.mount(b"none", b"/", None, rigs.MS_REC | rigs.MS_SHARED, None), "mount")
+        others = subprocess.Popen(["sleep", "600"])
+        bench = Bench.open()
+        try:
+            before = Leftovers.look(bench)
+            mount = ["mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
+            subprocess.run(["nsenter", f"--mount=/proc/{others.pid}/ns/mnt", *mount], check=True)
+            arrived = any(line.split(" ")[4] == str(tmp_path) for line in rigs.mountinfo())
+            quiet = not Leftovers.look(bench).beyond(before).mounts
+            subprocess.run(mount, check=True)
+            seen = Leftovers.look(bench).beyond(before).mounts
+            subprocess.run(["umount", str(tmp_path)], check=True)
+            return arrived, quiet, {name.rpartition(" ")[0] for name in seen}
+        finally:
+            others.kill()
+            others.wait()
+            bench.close()
+
+    assert rigs.in_child(machine) == (True, True, {str(tmp_path)})
+
+
 def test_dev_installs_what_the_rigs_need() -> None:
     with open(
         os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dev"), encoding="utf-8"
@@ -161,3 +187,26 @@ def test_missing_rig_is_named_and_fails_when_all_are_required(tmp_path: Any, opt
     assert "rig missing: strace: no program no-such-program" in done.stdout
     assert ("1 error" if option else "1 skipped") in done.stdout
     assert done.returncode == (1 if option else 0)
+
+
+def test_a_rig_that_a_fixture_misses_skips_every_test_of_it(tmp_path: Any) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest, rigs\n"
+        "@pytest.fixture(scope='module')\n"
+        "def disk(): raise rigs.Missing('nobody can make it')\n"
+        "@pytest.mark.parametrize('number', [1, 2])\n"
+        "def test_it(disk, number): pass\n"
+        "def test_asks_itself(): raise rigs.Missing('nobody can make it')\n"
+    )
+    folder = os.path.dirname(os.path.abspath(__file__))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "conftest", "-rs", str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": folder},
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert "rig missing: nobody can make it" in done.stdout
+    assert "3 skipped" in done.stdout
+    assert done.returncode == 0

@@ -486,6 +486,7 @@ def small_disk(bench: Bench) -> Iterator[Disk]:
     return rigs.make_disk(bench, "tmpfs", 8)
 
 
+@pytest.mark.rig("root")
 def test_no_space_is_known_before_anything_is_made(small_disk: Disk, ext4_disk: Disk, person: Person) -> None:
     source, _ = sample(person, ext4_disk, lambda path: write(f"{path}/big", b"x" * (12 << 20)))
     pool = small_disk.folder(person)
@@ -503,6 +504,7 @@ def test_no_space_is_known_before_anything_is_made(small_disk: Disk, ext4_disk: 
     assert os.listdir(pool) == []
 
 
+@pytest.mark.rig("root")
 def test_no_space_on_the_way_leaves_nothing(small_disk: Disk, ext4_disk: Disk, person: Person) -> None:
     """3,000 small files are small by their sizes; each takes a page of the pool."""
 
@@ -737,6 +739,7 @@ def test_workers_end_with_an_interrupt_and_with_their_owner(ext4_disk: Disk, per
     assert person.call(STORAGE.remove, "k", pool) is Removal.GONE
 
 
+@pytest.mark.rig("root")
 def test_a_worker_reports_a_full_disk(small_disk: Disk, ext4_disk: Disk, user: Person) -> None:
     """Given to a worker alone: its error is the copy's error."""
     source, _ = sample(user, ext4_disk, lambda path: write(f"{path}/big", b"x" * (12 << 20)))

@@ -87,6 +87,7 @@ def ramfs(bench: Bench) -> Iterator[str]:
     rigs.unmount(place)
 
 
+@pytest.mark.rig("root")
 def test_a_pool_without_user_attributes_is_refused(ramfs: str, ext4_disk: Disk, person: Person) -> None:
     source, _ = sample(person, ext4_disk)
     person.call(os.mkdir, f"{ramfs}/pool")
@@ -94,6 +95,7 @@ def test_a_pool_without_user_attributes_is_refused(ramfs: str, ext4_disk: Disk, 
     assert "(ramfs) cannot hold an upper folder: it keeps no user attributes" in answer.reason
 
 
+@pytest.mark.rig("root")
 def test_a_source_on_an_unusual_filesystem_is_tried(ramfs: str, ext4_disk: Disk, person: Person) -> None:
     person.call(os.mkdir, f"{ramfs}/source")
     _, pool = sample(person, ext4_disk)
@@ -101,6 +103,7 @@ def test_a_source_on_an_unusual_filesystem_is_tried(ramfs: str, ext4_disk: Disk,
     assert os.listdir(pool) == []
 
 
+@pytest.mark.rig("root")
 def test_where_no_namespace_can_be_made_the_trial_says_so(ramfs: str, ext4_disk: Disk, user: Person) -> None:
     user.call(os.mkdir, f"{ramfs}/source")
     _, pool = sample(user, ext4_disk)
