@@ -507,6 +507,7 @@ def test_a_half_made_closed_folder_is_removed_too(user: Person, ext4_disk: Disk)
     user.call(_interrupted_closed, ext4_disk.folder(user))
 
 
+@pytest.mark.rig("acl tools")
 def test_acls_of_the_destinations_parent_are_not_inherited(tmp_path: os.PathLike[str]) -> None:
     fork = Fork(str(tmp_path), FILES, _few)
     os.mkdir(f"{tmp_path}/shared")
