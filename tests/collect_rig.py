@@ -95,9 +95,9 @@ class OverlayChild:
         os.waitpid(self.pid, 0)
 
 
-def copy_with_manifest(source: str, copy: str, manifest: str) -> None:
+def copy_with_manifest(source: str, copy: str, manifest: str, *options: str) -> None:
     """`cp -a`, then the manifest that a copying mechanism writes while it copies."""
-    subprocess.run(["cp", "-a", "--", source, copy], check=True)
+    subprocess.run(["cp", "-a", *options, "--", source, copy], check=True)
     with StatManifestWriter(manifest) as writer:
         _witness(writer, source, copy, b"")
 

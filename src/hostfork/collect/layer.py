@@ -10,10 +10,10 @@ import os
 import stat
 from contextlib import ExitStack
 
-from hostfork.collect.changeset import Change
-from hostfork.collect.difference import below, between, created, deleted, joined
+from hostfork.collect.base import BaseFolder, BesideBase, base_folder
+from hostfork.collect.difference import below, created, joined
 from hostfork.collect.reader import TreeReader, read_small
-from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, facts, mark, opened_folder, same_content
+from hostfork.collect.walk import Facts, Place, facts, mark, opened_folder
 from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import EntryKind
 
@@ -22,13 +22,8 @@ _WHITEOUT = "user.overlay.whiteout"
 _REDIRECTS = ("user.overlay.redirect", "user.overlay.metacopy")
 
 
-class LayerScan:
+class LayerScan(BesideBase):
     """One scan. `changes` fills up while `folder` runs."""
-
-    def __init__(self, at: str, omit: tuple[str, ...]) -> None:
-        self.changes: list[Change] = []
-        self._at = at
-        self._omit = frozenset(omit)
 
     def root(self, upper: Place, base: Place) -> None:
         """Scan a whole upper folder against its base."""
@@ -40,14 +35,7 @@ class LayerScan:
         self, relative: str, upper: Place, base: Place, after: Facts, before: Facts, hidden: bool, depth: int
     ) -> None:
         """One name that both have."""
-        path = joined(self._at, relative)
-        same, unreadable = _same_file(upper, base, after, before)
-        fields = (
-            () if after.kind is not before.kind else attribute_fields(attributes(base), attributes(upper, ours=True))
-        )
-        change = between(path, before, after, same, fields, base_gone=unreadable)
-        if change is not None:
-            self.changes.append(change)
+        self._compare(relative, upper, base, after, before)
         if after.kind is EntryKind.FOLDER:
             self._folder(relative, upper, base if before.kind is EntryKind.FOLDER else None, hidden, depth + 1)
         elif before.kind is EntryKind.FOLDER:
@@ -59,7 +47,7 @@ class LayerScan:
             upper_folder = stack.enter_context(opened_folder(upper, depth, ours=True))
             opaque = self._opaque(upper_folder, relative)
             hidden = hidden or opaque == b"y"
-            base_names = stack.enter_context(_base_names(base, depth)) if base is not None else _BaseNames(-1)
+            base_names = stack.enter_context(base_folder(base, depth)) if base is not None else BaseFolder(-1)
             seen = set()
             for name in os.listdir(upper_folder):
                 inner = below(relative, name)
@@ -88,23 +76,6 @@ class LayerScan:
         if after.kind is EntryKind.FOLDER:
             self._folder(relative, upper, None, hidden, depth + 1)
 
-    def _gone(self, relative: str, base: Place, depth: int) -> None:
-        """A name of the base that is not visible any more, with everything in it."""
-        if relative in self._omit:
-            return
-        try:
-            before = facts(base, base.stat())
-        except FileNotFoundError:
-            return  # deleted on the host too
-        self.changes.append(deleted(joined(self._at, relative), before))
-        if before.kind is EntryKind.FOLDER:
-            self._gone_below(relative, base, depth + 1)
-
-    def _gone_below(self, relative: str, base: Place, depth: int) -> None:
-        with _base_names(base, depth) as names:
-            for name in names.all():
-                self._gone(below(relative, name), Place(names.folder, name), depth)
-
     def _opaque(self, folder: int, relative: str) -> bytes | None:
         names = os.listxattr(folder)
         for redirect in _REDIRECTS:
@@ -126,60 +97,12 @@ def _as_given(after: Facts, before: Facts) -> Facts:
     return after._replace(uid=before.uid, gid=before.gid, mode=mode)
 
 
-class _BaseNames:
-    """An open folder of the base, or none."""
-
-    def __init__(self, folder: int) -> None:
-        self.folder = folder
-
-    def place(self, name: str) -> Place | None:
-        if self.folder < 0:
-            return None
-        place = Place(self.folder, name)
-        try:
-            place.stat()
-        except (FileNotFoundError, PermissionError):
-            return None
-        return place
-
-    def all(self) -> list[str]:
-        return os.listdir(self.folder) if self.folder >= 0 else []
-
-    def __enter__(self) -> "_BaseNames":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.folder >= 0:
-            os.close(self.folder)
-
-
-def _base_names(base: Place, depth: int) -> _BaseNames:
-    """The base's folder; none if this user may not read it (then nothing in it was visible) or it has just gone."""
-    stack = ExitStack()
-    try:
-        folder = stack.enter_context(opened_folder(base, depth))
-    except (PermissionError, FileNotFoundError, NotADirectoryError):
-        return _BaseNames(-1)
-    with stack:
-        return _BaseNames(os.dup(folder))
-
-
 def _is_whiteout(place: Place, found: os.stat_result, opaque: bytes | None) -> bool:
     if stat.S_ISCHR(found.st_mode):
         return found.st_rdev == 0
     if opaque != b"x" or not stat.S_ISREG(found.st_mode) or found.st_size:
         return False
     return _WHITEOUT in os.listxattr(place.path(), follow_symlinks=False)
-
-
-def _same_file(upper: Place, base: Place, after: Facts, before: Facts) -> tuple[bool, bool]:
-    """Whether two files hold the same bytes, and whether the base's could not be read."""
-    if after.kind is not EntryKind.FILE or before.kind is not EntryKind.FILE or after.size != before.size:
-        return False, False
-    try:
-        return same_content(upper, base, ours=True), False
-    except PermissionError:
-        return False, True
 
 
 class LayerFinal:

@@ -1,15 +1,20 @@
-"""Three ways to find what a fork changed. All give the same list: an upper folder, a copied tree, and the reference.
+"""The ways to find what a fork changed, which all give the same list: an upper folder, a copied tree, two snapshots,
+and the reference.
 
-In each, `at` is the private path as the command saw it, `base` the host's path it was taken from, and `omit` holds
-relative paths that are no part of it (stand-ins under endpoints, folders of other rules). Raises CollectError.
+In each, `at` is the private path as the command saw it, `base` where the base's content is, on the host or kept beside
+the fork, and `omit` holds relative paths that are no part of it (stand-ins under endpoints, folders of other rules).
+Raises CollectError.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from hostfork.collect.changeset import Changeset
 from hostfork.collect.walk import failure, root_place
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from hostfork.collect.changeset import Change
     from hostfork.collect.full import FullManifest
     from hostfork.collect.ignores import Final
@@ -33,19 +38,53 @@ def scan_layer(upper: str, base: str, at: str, omit: tuple[str, ...] = ()) -> Ch
         raise failure(f"the changes of {at} cannot be read", error.filename or upper, error) from error
 
 
-def scan_tree(tree: str, manifest: "StatManifest", base: str, at: str, omit: tuple[str, ...] = ()) -> Changeset:
+def scan_tree(
+    tree: str, manifest: "StatManifest", base: str, at: str, omit: tuple[str, ...] = (), kept: bool = False
+) -> Changeset:
     """The changes in a copied tree: a stat walk against the manifest of the copy, content only where that differs.
 
-    A path whose source is no longer what was copied cannot be compared: `base_gone`, and counted as modified.
+    `kept`: `base` is the fork's own and frozen. Else a path whose source is no longer what was copied cannot be
+    compared: `base_gone`, and counted as modified.
     """
     from hostfork.collect.reader import TreeFinal, TreeReader
     from hostfork.collect.tree import TreeScan
 
     try:
         with TreeReader(base) as source, root_place(tree) as top:
-            scan = TreeScan(manifest, source, at, omit)
+            scan = TreeScan(manifest, source, at, omit, kept)
             scan.root(top)
         with TreeReader(tree, ours=True) as reader:
+            return _changeset(scan.changes, at, TreeFinal(reader))
+    except OSError as error:
+        raise failure(f"the changes of {at} cannot be read", error.filename or tree, error) from error
+
+
+def scan_pair(
+    tree: str,
+    base: str,
+    at: str,
+    omit: tuple[str, ...] = (),
+    touched: "Collection[bytes] | None" = None,
+    since: int | None = None,
+) -> Changeset:
+    """The changes between a private tree and its kept base of the same inode numbers, such as two snapshots.
+
+    `touched`: every relative path that may differ, below which nothing else does; takes the time of the changes.
+    Else one stat walk, which believes stamps from before `since` (nanoseconds, the ctime of something on the tree's
+    filesystem, older than the fork's first write); with neither, every entry is compared with the base's.
+    """
+    from hostfork.collect.pair import PairScan
+    from hostfork.collect.reader import TreeFinal, TreeReader
+
+    try:
+        with TreeReader(base) as bottom, root_place(tree) as top, TreeReader(tree, ours=True) as reader:
+            scan = PairScan(bottom, at, omit, since or 0)
+            if touched is not None:
+                scan.touched(reader, map(os.fsdecode, touched))
+            elif since is not None:
+                scan.walk(top)
+            else:
+                scan.every(top)
             return _changeset(scan.changes, at, TreeFinal(reader))
     except OSError as error:
         raise failure(f"the changes of {at} cannot be read", error.filename or tree, error) from error

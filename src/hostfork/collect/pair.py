@@ -1,0 +1,257 @@
+"""Changes of a private tree whose base is kept as a second snapshot with the same inode numbers and stamps.
+
+Two ways to find what may differ. Where the filesystem names the touched paths, only those are looked at. Else one stat
+walk: the kernel stamps the ctime of an inode with every write, rename, link and attribute, and that of a folder with
+every name that comes or goes, so an entry whose ctime is before the fork's stamp is what it was, and a folder like
+that has the names that it had. What that rules out costs no look at the base; the rest is compared with it.
+
+An inode number says nothing where a folder or a nested subvolume was put in another's place, and a stamp says nothing
+where the clock was set back: there every entry is compared with the base's entry of the same path.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from stat import S_ISDIR
+
+from hostfork.collect.base import BaseFolder, BesideBase, base_folder
+from hostfork.collect.difference import below, created, joined
+from hostfork.collect.reader import TreeReader
+from hostfork.collect.walk import DEEPEST, FOLDER, Place, facts, opened_folder
+from hostfork.vocabulary import EntryKind
+
+_FORMAT, _FOLDER, _OWNER = 0o170000, 0o040000, 0o500
+
+
+class PairScan(BesideBase):
+    """One scan, by `walk`, `every` or `touched`.
+
+    `since`: nanoseconds, a stamp of the tree's own filesystem from before the fork's first write; 0 is no stamp.
+    """
+
+    def __init__(self, base: TreeReader, at: str, omit: tuple[str, ...], since: int = 0) -> None:
+        super().__init__(at, omit)
+        self._base = base
+        self._since = since
+        self._user = os.geteuid()
+        self._omitted: dict[str, set[str]] = {}
+        for path in omit:
+            folder, _, name = path.rpartition("/")
+            self._omitted.setdefault(folder, set()).add(name)
+
+    def walk(self, tree: Place) -> None:
+        """Find what was stamped since."""
+        self._root(tree, by_stamp=True)
+
+    def every(self, tree: Place) -> None:
+        """Compare the stat of every entry with the base's, and what lies behind it where that differs."""
+        self._root(tree, by_stamp=False)
+
+    def touched(self, tree: TreeReader, paths: Iterable[str]) -> None:
+        """Look at these paths alone, "" is the root. A folder stands for its names too, not for what they hold."""
+        done = set(self._omit)
+        for path in sorted(set(paths), key=os.fsencode):
+            if not _is_below(path, done):
+                self._path(path, tree, done)
+
+    def _root(self, tree: Place, by_stamp: bool) -> None:
+        found, base = tree.stat(), self._base.place("")
+        if base is None:
+            raise FileNotFoundError(2, "is missing")
+        self._pair("", tree, found, base, 0, by_stamp and found.st_ino == base.stat().st_ino)
+
+    def _name(
+        self, relative: str, tree: Place, found: os.stat_result, base: Place | None, depth: int, kin: bool
+    ) -> None:
+        if base is None:
+            self._new(relative, tree, found, depth)
+        else:
+            self._pair(relative, tree, found, base, depth, kin)
+
+    def _pair(self, relative: str, tree: Place, found: os.stat_result, base: Place, depth: int, kin: bool) -> None:
+        """One name that both have, with all below it. `kin`: folders of one inode, whose stamps and names tell."""
+        after, before = facts(tree, found), facts(base, base.stat())
+        self._compare(relative, tree, base, after, before)
+        if after.kind is not EntryKind.FOLDER:
+            if before.kind is EntryKind.FOLDER:
+                self._gone_below(relative, base, depth + 1)
+        elif before.kind is not EntryKind.FOLDER:
+            self._new_below(relative, tree, depth + 1)
+        elif kin:
+            with _ours(tree, depth + 1) as folder, base_folder(base, depth + 1) as bottom:
+                if folder is not None:
+                    self._listed(folder, relative, depth + 1, bottom)
+        else:
+            self._both(relative, tree, base, depth + 1)
+
+    def _new(self, relative: str, place: Place, found: os.stat_result, depth: int) -> None:
+        after = facts(place, found)
+        self.changes.append(created(joined(self._at, relative), after))
+        if after.kind is EntryKind.FOLDER:
+            self._new_below(relative, place, depth + 1)
+
+    def _new_below(self, relative: str, place: Place, depth: int) -> None:
+        with opened_folder(place, depth, ours=True) as folder:
+            for name in os.listdir(folder):
+                inner = Place(folder, name)
+                if below(relative, name) not in self._omit:
+                    self._new(below(relative, name), inner, inner.stat(), depth)
+
+    # --- by stamps -------------------------------------------------------------------------------------------------
+
+    def _folder(self, folder: int, relative: str, depth: int) -> None:
+        """A folder that has the names of the base."""
+        since = self._since
+        changed, folders = [], []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                found = entry.stat(follow_symlinks=False)
+                if found.st_ctime_ns >= since:
+                    changed.append((entry.name, found))
+                elif found.st_mode & _FORMAT == _FOLDER:
+                    folders.append((entry.name, found))
+        omitted = self._omitted.get(relative, ())
+        for name, found in changed:
+            if name not in omitted:
+                inner = below(relative, name)
+                self._name(inner, Place(folder, name), found, self._base.place(inner), depth, kin=True)
+        self._descend(folder, relative, depth, folders)
+
+    def _listed(self, folder: int, relative: str, depth: int, base: BaseFolder) -> None:
+        """A folder of one inode whose names may differ. A base that cannot be listed was not seen by the fork."""
+        numbers = _numbers(base.folder)
+        folders = []
+        for name, found in _stats(folder):
+            inner, number = below(relative, name), found.st_ino
+            before = found.st_ctime_ns < self._since
+            if base.folder >= 0:
+                number = numbers.pop(name, -1)
+            if inner in self._omit:
+                continue
+            if before and number == found.st_ino:
+                if S_ISDIR(found.st_mode):
+                    folders.append((name, found))
+                continue
+            # A nested subvolume's number in its folder is never that of its own root: it is compared as a stranger.
+            was = base.place(name) if number >= 0 else None
+            self._name(inner, Place(folder, name), found, was, depth, kin=number == found.st_ino)
+        for name in numbers:
+            self._gone(below(relative, name), Place(base.folder, name), depth)
+        self._descend(folder, relative, depth, folders)
+
+    def _descend(self, folder: int, relative: str, depth: int, folders: list[tuple[str, os.stat_result]]) -> None:
+        omitted = self._omitted.get(relative, ())
+        for name, found in folders:
+            if name in omitted:
+                continue
+            if depth >= DEEPEST or found.st_mode & _OWNER != _OWNER or (self._user and found.st_uid != self._user):
+                with _ours(Place(folder, name), depth + 1) as opened:
+                    if opened is not None:
+                        self._folder(opened, below(relative, name), depth + 1)
+                continue
+            inner = os.open(name, FOLDER, dir_fd=folder)
+            try:
+                self._folder(inner, below(relative, name), depth + 1)
+            finally:
+                os.close(inner)
+
+    # --- entry by entry --------------------------------------------------------------------------------------------
+
+    def _both(self, relative: str, tree: Place, base: Place, depth: int) -> None:
+        """Two folders whose inode numbers and stamps tell nothing about each other."""
+        with _ours(tree, depth) as folder, base_folder(base, depth) as bottom:
+            if folder is None or (bottom.folder < 0 and self._is_same(tree.stat(), base.stat())):
+                return  # closed to the fork too
+            gone = set(bottom.all())
+            for name, found in _stats(folder):
+                gone.discard(name)
+                inner, place, was = below(relative, name), Place(folder, name), bottom.place(name)
+                if inner in self._omit:
+                    continue
+                if was is None or not self._is_same(found, was.stat()):
+                    self._name(inner, place, found, was, depth, kin=False)
+                elif S_ISDIR(found.st_mode):
+                    self._both(inner, place, was, depth + 1)
+            for name in gone:
+                self._gone(below(relative, name), Place(bottom.folder, name), depth)
+
+    def _is_same(self, found: os.stat_result, before: os.stat_result) -> bool:
+        """Whether the stats prove that nothing was done to this entry itself."""
+        if self._since and found.st_ctime_ns >= self._since:
+            return False
+        return _identity(found) == _identity(before)
+
+    # --- by path ---------------------------------------------------------------------------------------------------
+
+    def _path(self, relative: str, tree: TreeReader, done: set[str]) -> None:
+        """One touched path. Into `done` goes what was compared with all that is below it."""
+        depth = relative.count("/") + 1 if relative else 0
+        now, was = tree.place(relative), self._base.place(relative)
+        if now is None or was is None:
+            done.add(relative)
+            if now is not None:
+                self._new(relative, now, now.stat(), depth)
+            elif was is not None:
+                self._gone(relative, was, depth)
+            return
+        found, before = now.stat(), was.stat()
+        if found.st_ino == before.st_ino and S_ISDIR(found.st_mode) and S_ISDIR(before.st_mode):
+            self._compare(relative, now, was, facts(now, found), facts(was, before))
+            self._name_lists(relative, now, was, depth + 1, done)
+        else:
+            done.add(relative)
+            self._pair(relative, now, found, was, depth, kin=False)
+
+    def _name_lists(self, relative: str, tree: Place, base: Place, depth: int, done: set[str]) -> None:
+        with opened_folder(tree, depth, ours=True) as folder, base_folder(base, depth) as bottom:
+            known = _numbers(bottom.folder)
+            for name, number in _numbers(folder).items():
+                inner, place = below(relative, name), Place(folder, name)
+                if known.pop(name, -1) != number and inner not in self._omit:
+                    done.add(inner)
+                    self._name(inner, place, place.stat(), bottom.place(name), depth, kin=False)
+            for name in known:
+                done.add(below(relative, name))
+                self._gone(below(relative, name), Place(bottom.folder, name), depth)
+
+
+@contextmanager
+def _ours(place: Place, depth: int) -> Iterator[int | None]:
+    """The open folder; None where it is another's and closed to this user, and so was to the fork."""
+    with ExitStack() as stack:
+        folder = None
+        try:
+            opened = stack.enter_context(opened_folder(place, depth, ours=True))
+            os.stat(".", dir_fd=opened)  # EACCES where names can be listed and not looked up
+            folder = opened
+        except PermissionError:
+            if place.stat().st_uid == os.geteuid():
+                raise
+        yield folder
+
+
+def _stats(folder: int) -> list[tuple[str, os.stat_result]]:
+    with os.scandir(folder) as entries:
+        return [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+
+
+def _numbers(folder: int) -> dict[str, int]:
+    """The names in a folder with their inode numbers; none for none."""
+    if folder < 0:
+        return {}
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.inode() for entry in entries}
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    times = found.st_mtime_ns, found.st_ctime_ns
+    return (found.st_ino, found.st_mode, found.st_uid, found.st_gid, found.st_size, found.st_rdev, *times)
+
+
+def _is_below(path: str, done: set[str]) -> bool:
+    """Whether a path or a folder above it is in the set."""
+    while path not in done:
+        if not path:
+            return False
+        path = path.rpartition("/")[0]
+    return True
