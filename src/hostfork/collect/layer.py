@@ -10,7 +10,7 @@ import os
 import stat
 from contextlib import ExitStack
 
-from hostfork.collect.base import BaseFolder, BesideBase, base_folder
+from hostfork.collect.beside import BaseFolder, BesideBase, base_folder
 from hostfork.collect.difference import below, created, joined
 from hostfork.collect.reader import TreeReader, read_small
 from hostfork.collect.walk import Facts, Place, facts, mark, opened_folder

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from stat import S_ISDIR
 
-from hostfork.collect.base import BaseFolder, BesideBase, base_folder
+from hostfork.collect.beside import BaseFolder, BesideBase, base_folder
 from hostfork.collect.difference import below, created, joined
 from hostfork.collect.reader import TreeReader
 from hostfork.collect.walk import DEEPEST, FOLDER, Place, facts, opened_folder
