@@ -1,193 +1,51 @@
-"""Private storage as a full copy: works on every filesystem, independent of the source, taken over a period.
-
-POOL/copy/KEY/tree       the copy, a folder or a single entry
-POOL/copy/KEY/reduced    it was reduced to what changed
-"""
+"""Private storage as a full copy: works on every filesystem, independent of the source, taken over a period."""
 
 import os
-import stat
-import time
-from collections.abc import Collection
 
-from hostfork.errors import Code, HostforkError, StorageError
-from hostfork.helper.protocol import Bind
-from hostfork.storage.contract import (
-    Content,
-    Delta,
-    FullTree,
-    Guarantees,
-    Offer,
-    Prepared,
-    Progress,
-    Refusal,
-    Source,
-    Witness,
-)
-from hostfork.storage.entry import FOLDER, open_quietly
-from hostfork.storage.failures import failed, is_full, no_space, unreadable, unstable
-from hostfork.storage.keys import Keyed, Keys
+from hostfork.errors import StorageError
+from hostfork.storage.contract import Guarantees, Offer, Refusal, Source
+from hostfork.storage.failures import is_full, no_space
 from hostfork.storage.measure import estimate
-from hostfork.storage.replicate import Refused, Replica
-from hostfork.storage.tree import FolderMovedError, open_own, prune, remove_tree
+from hostfork.storage.replicated import Replicated, source_error
 from hostfork.vocabulary import Guarantee, Mechanism
 
-_TREE, _LINKS, _REDUCED = "tree", "links", "reduced"
 
-
-class Copy(Keyed):
+class Copy(Replicated):
     """The mechanism `copy`."""
 
     mechanism = Mechanism.COPY
 
     def probe(self, source: Source, pool: str) -> Offer | Refusal:
         """A short look at the source; the estimate is None where the tree is large."""
+        found = self.look(source)
+        if isinstance(found, Refusal):
+            return found
+        guarantees = Guarantees(Guarantee.INDEPENDENT)
+        return Offer(Mechanism.COPY, guarantees, "a copy works on every filesystem", found.bytes, found.files)
+
+    def check(self, source: Source, pool: str) -> None:
+        """Refuse before anything is copied where the copy cannot fit.
+
+        A tree is not larger than what is used on its filesystem: only where that is more than the pool's room is
+        counted.
+        """
         try:
-            found = estimate(source.path, source.omit)
+            place = os.path.dirname(source.path) if os.path.islink(source.path) else source.path
+            here, there = os.statvfs(place), os.statvfs(pool)
+            room = there.f_bavail * there.f_frsize
+            if (here.f_blocks - here.f_bfree) * here.f_frsize <= room:
+                return
+            needed = estimate(source.path, source.omit).bytes
         except OSError as error:
-            return Refusal(Mechanism.COPY, f"{source.path} cannot be read", error.errno)
-        if found.unreadable is not None:
-            path = os.path.join(source.path, found.unreadable) if found.unreadable else source.path
-            return Refusal(Mechanism.COPY, f"{path} cannot be read by this user", 13)
-        return Offer(
-            Mechanism.COPY,
-            Guarantees(Guarantee.INDEPENDENT),
-            "a copy works on every filesystem",
-            found.bytes,
-            found.files,
-        )
+            raise source_error(source, error) from error
+        if needed is not None and needed > room:
+            raise no_space(source.path, pool, needed)
 
-    def prepare(
-        self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
-    ) -> Prepared:
-        """Copy the source. Nothing stays when it fails or is interrupted."""
-        start = time.monotonic()
-        _check_room(source, pool)
-        keys = Keys(pool, Mechanism.COPY.value)
-        new = keys.begin(key)
-        try:
-            replica = _copied(source, pool, new, witness, progress)
-            keys.commit(key)
-        except HostforkError as error:
-            error.details += keys.undo(key)
-            raise
-        except BaseException as error:
-            for line in keys.undo(key):
-                error.add_note(line)
-            raise
-        return Prepared(
-            key,
-            Mechanism.COPY,
-            replica.files,
-            replica.bytes,
-            time.monotonic() - start,
-            tuple(sorted(replica.unwritable)),
-        )
-
-    def mounts(self, key: str, pool: str) -> Bind:
-        """The copy itself. Raises StorageError where the key is not whole or was reduced."""
-        path = Keys(pool, Mechanism.COPY.value).whole(key)
-        if os.path.lexists(os.path.join(path, _REDUCED)):
-            raise StorageError(
-                Code.STORAGE_FAILED,
-                f"private storage {key} holds only what changed and cannot be entered again",
-                step="mounts",
-                path=path,
-                hint="its changes can be read and exported",
-            )
-        return Bind(os.path.join(path, _TREE))
-
-    def content(self, key: str, pool: str) -> Content:
-        """The full copy, or what changed if it was reduced; a single file that did not change is then not there."""
-        path = Keys(pool, Mechanism.COPY.value).whole(key)
-        tree = os.path.join(path, _TREE)
-        return Delta(tree) if os.path.lexists(os.path.join(path, _REDUCED)) else FullTree(tree)
-
-    def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
-        """Remove what is not in `changed` nor above it. From the first moment on `content` is a Delta."""
-        path = Keys(pool, Mechanism.COPY.value).whole(key)
-        try:
-            os.close(os.open(os.path.join(path, _REDUCED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            folder = os.open(path, FOLDER)
-            try:
-                _reduce(folder, {os.fsdecode(name) for name in changed})
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise failed(f"private storage {key} could not be reduced to its changes", path, error, "reduce") from error
-
-
-def _check_room(source: Source, pool: str) -> None:
-    """Refuse before anything is copied where the copy cannot fit.
-
-    A tree is not larger than what is used on its filesystem: only where that is more than the pool's room is counted.
-    """
-    try:
-        place = os.path.dirname(source.path) if os.path.islink(source.path) else source.path
-        here, there = os.statvfs(place), os.statvfs(pool)
-        room = there.f_bavail * there.f_frsize
-        if (here.f_blocks - here.f_bfree) * here.f_frsize <= room:
-            return
-        needed = estimate(source.path, source.omit).bytes
-    except OSError as error:
-        raise _source_error(source, error) from error
-    if needed is not None and needed > room:
-        raise no_space(source.path, pool, needed)
-
-
-def _copied(source: Source, pool: str, new: str, witness: Witness | None, progress: Progress | None) -> Replica:
-    """Make the tree in the folder `new`. Raises StorageError."""
-    room = os.open(new, FOLDER)
-    try:
-        os.mkdir(_LINKS, 0o700, dir_fd=room)
-        links = os.open(_LINKS, FOLDER, dir_fd=room)
-        replica = Replica(source, links, witness, progress)
-        try:
-            _replicate(replica, source, room)
-            os.rmdir(_LINKS, dir_fd=room)
-        except Refused:
-            pass
-        except FolderMovedError as error:
-            raise unstable(source.path, (replica.at,)) from error
-        except OSError as error:
-            if is_full(error):
-                raise no_space(source.path, pool, _needed(source), error.errno or 0) from error
-            at = os.path.join(source.path, replica.at) if replica.at else source.path
-            raise failed(f"{at} could not be copied into {pool}", at, error, "prepare") from error
-        finally:
-            os.close(links)
-    finally:
-        os.close(room)
-    if replica.unreadable:
-        raise unreadable(source.path, tuple(sorted(replica.unreadable)))
-    if replica.unstable:
-        raise unstable(source.path, tuple(sorted(replica.unstable)))
-    return replica
-
-
-def _replicate(replica: Replica, source: Source, room: int) -> None:
-    above, name = os.path.split(source.path)
-    try:
-        found = os.lstat(source.path)
-        opened = open_quietly(source.path if stat.S_ISDIR(found.st_mode) else above, FOLDER)
-    except OSError as error:
-        raise _source_error(source, error) from error
-    try:
-        if not stat.S_ISDIR(found.st_mode):
-            return replica.single(opened, name, room, _TREE)
-        os.mkdir(_TREE, 0o700, dir_fd=room)
-        target = os.open(_TREE, FOLDER, dir_fd=room)
-        try:
-            replica.folder(opened, target)
-        finally:
-            os.close(target)
-    finally:
-        os.close(opened)
-
-
-def _source_error(source: Source, error: OSError) -> StorageError:
-    return StorageError(
-        Code.STORAGE_SOURCE, f"{source.path} cannot be read", step="prepare", path=source.path, errno=error.errno
-    )
+    def failure(self, at: str, source: Source, pool: str, error: OSError) -> StorageError:
+        """A full disk names the size of the source."""
+        if is_full(error):
+            return no_space(source.path, pool, _needed(source), error.errno or 0)
+        return super().failure(at, source, pool, error)
 
 
 def _needed(source: Source) -> int | None:
@@ -195,19 +53,3 @@ def _needed(source: Source) -> int | None:
         return estimate(source.path, source.omit).bytes
     except OSError:
         return None  # it may have gone meanwhile; the size is only for the message
-
-
-def _reduce(folder: int, keep: set[str]) -> None:
-    try:
-        found = os.stat(_TREE, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISDIR(found.st_mode):
-        if "" not in keep:
-            remove_tree(_TREE, folder)
-        return
-    root = open_own(_TREE, folder)
-    try:
-        prune(root, keep)
-    finally:
-        os.close(root)

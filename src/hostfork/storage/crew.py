@@ -37,10 +37,19 @@ class Part(NamedTuple):
         os.close(self.target)
 
 
-class Worker:
-    """One worker process and the batches that it has."""
+class PartError(OSError):
+    """A worker could not take `name`, a file of `part`."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, part: Part, name: str) -> None:
+        super().__init__(number, os.strerror(number), name)
+        self.part = part
+        self.name = name
+
+
+class Worker:
+    """One worker process and the batches that it has. `kind` is its copier's."""
+
+    def __init__(self, kind: str = "copy") -> None:
         import socket
         import sys
 
@@ -51,7 +60,7 @@ class Worker:
             # Its own process group: Ctrl-C is the owner's, which then ends the worker.
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", program, str(os.getpid())],
+                [sys.executable, "-I", "-S", program, str(os.getpid()), kind],
                 os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)],
                 setpgroup=0,
@@ -80,7 +89,10 @@ class Worker:
         self.batches.append(parts)
 
     def take(self, wait: bool) -> tuple[list[Part], list[list[Taken]]] | None:
-        """The oldest batch with its outcomes, or None if it is not done yet. Raises OSError with the worker's errno."""
+        """The oldest batch with its outcomes, or None if it is not done yet.
+
+        Raises PartError where the worker failed at a file, OSError where it died.
+        """
         import errno
         import socket
 
@@ -90,9 +102,10 @@ class Worker:
             return None
         if not answer:
             raise OSError(errno.ECHILD, "a worker process of the copy died")
-        number, text, outcomes = marshal.loads(answer)
+        number, name, outcomes = marshal.loads(answer)
         if number:
-            raise OSError(number, os.strerror(number), text)
+            # A part is answered when its first file is begun: the last one holds the file.
+            raise PartError(number, self.batches[0][len(outcomes) - 1], name)
         return self.batches.popleft(), [[_taken(item) for item in part] for part in outcomes]
 
     def end(self) -> None:
@@ -112,7 +125,8 @@ class Worker:
 class Crew:
     """The workers of one copy, one for each idle processor, four at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
         self._workers: list[Worker] = []
 
     def start(self) -> None:
@@ -125,7 +139,7 @@ class Crew:
         if self._workers or not sys.executable:
             return
         for _ in range(min(idle_processors(), _MOST)):
-            self._workers.append(Worker())
+            self._workers.append(Worker(self._kind))
 
     def free(self) -> Worker | None:
         """A worker that can take a batch."""

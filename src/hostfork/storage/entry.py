@@ -14,7 +14,7 @@ from typing import NamedTuple
 TRIES = 3
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a name that has just become a FIFO must not hold us.
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BUFFER = 1 << 18
 _TICK = 10_000_000
@@ -76,6 +76,9 @@ class Copier:
     be written there cannot be written here (`unwritable`), and set-uid and set-gid bits are dropped.
     """
 
+    kind = "copy"
+    """What a worker program is told to be."""
+
     def __init__(self) -> None:
         self.root = os.geteuid() == 0
         self._uid = os.geteuid()
@@ -108,7 +111,7 @@ class Copier:
         """
         for _ in range(TRIES):
             try:
-                file = open_quietly(name, _READ, source)
+                file = open_quietly(name, READ, source)
             except FileNotFoundError:
                 return Taken(Outcome.GONE)
             except PermissionError:

@@ -1,4 +1,6 @@
-"""Copying a whole tree into a folder of the pool: the walk, hard links, workers for large trees, the witness.
+"""Taking a whole tree into a folder of the pool: the walk, hard links, workers for large trees, the witness.
+
+How a file's content is taken, by reading it or by sharing its blocks, is the copier's.
 
 The walk goes down one folder at a time. A folder's files are copied at once, here or by a worker; its own metadata is
 set when all of its entries are made, since making them changes its times. Files with several names are copied once,
@@ -9,10 +11,11 @@ many links as the original and a filesystem's limit is enough.
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from hostfork.storage.contract import Progress, Source, Witness
-from hostfork.storage.crew import BATCH, FOLDERS, Crew, Part
+from hostfork.storage.crew import BATCH, FOLDERS, Crew, Part, PartError
 from hostfork.storage.entry import Attributes, Copier, Outcome, Taken, Wanted, read_attributes
 from hostfork.storage.tree import Descent, open_source
 
@@ -56,7 +59,12 @@ class Replica:
     """One copy of one tree. The counts and lists are final when `folder` or `single` returns."""
 
     def __init__(
-        self, source: Source, links: int, witness: Witness | None = None, progress: Progress | None = None
+        self,
+        source: Source,
+        links: int,
+        witness: Witness | None = None,
+        progress: Progress | None = None,
+        copier: Copier | None = None,
     ) -> None:
         self.files = 0
         self.bytes = 0
@@ -73,8 +81,8 @@ class Replica:
         self._links: dict[tuple[int, int], _Link] = {}
         self._witness = witness
         self._progress = progress
-        self._copier = Copier()
-        self._crew = Crew()
+        self._copier = copier or Copier()
+        self._crew = Crew(self._copier.kind)
         self._parts: list[Part] = []
         self._own = (-1, -1)
         self._seen = 0
@@ -203,7 +211,7 @@ class Replica:
 
     def _collect(self) -> None:
         """Take what workers have finished."""
-        for part, outcomes in self._crew.finished():
+        for part, outcomes in self._finished():
             self._close_part(part, outcomes)
 
     def _collect_all(self) -> None:
@@ -212,8 +220,15 @@ class Replica:
             part = self._parts.pop()
             self._copy_files(part.level.relative, part.source, part.target, part.names)
             self._close_part(part, [])
-        for part, outcomes in self._crew.finished(wait=True):
+        for part, outcomes in self._finished(wait=True):
             self._close_part(part, outcomes)
+
+    def _finished(self, wait: bool = False) -> Iterator[tuple[Part, list[Taken]]]:
+        try:
+            yield from self._crew.finished(wait)
+        except PartError as error:
+            self.at = _below(error.part.level.relative, error.name)
+            raise
 
     def _close_part(self, part: Part, outcomes: list[Taken]) -> None:
         level: _Level = part.level

@@ -9,23 +9,26 @@ import signal
 import socket
 import struct
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hostfork.storage.entry import Copier
 
 _INT = struct.calcsize("i")
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-def main(owner: int) -> None:
+def main(owner: int, kind: str) -> None:
     """Copy batches until the owner closes the socket or dies."""
     from hostfork.helper import syscalls
     from hostfork.storage.crew import FOLDERS, packed
-    from hostfork.storage.entry import Copier
 
     # The kernel ends us with the owner, in the middle of a file too: a removal must not meet a writer.
     syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != owner:
         return
-    copier = Copier()
+    os.umask(0)  # files get the mode that they are made with: one call less for many
+    copier = _copier(kind)
     channel = socket.socket(fileno=0)
     while True:
         message, control, _, _ = channel.recvmsg(1 << 20, socket.CMSG_SPACE(2 * FOLDERS * _INT))
@@ -43,7 +46,7 @@ def main(owner: int) -> None:
                     taken.append(packed(copier.file(source, name, target, name)))
             answer = marshal.dumps((0, "", outcomes))
         except OSError as error:
-            answer = marshal.dumps((error.errno or 5, name, []))
+            answer = marshal.dumps((error.errno or 5, name, [[] for _ in outcomes]))
         finally:
             for folder in folders:
                 os.close(folder)
@@ -53,6 +56,16 @@ def main(owner: int) -> None:
             return
 
 
+def _copier(kind: str) -> "Copier":
+    if kind == "clone":
+        from hostfork.storage.clone import Cloner
+
+        return Cloner()
+    from hostfork.storage.entry import Copier
+
+    return Copier()
+
+
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

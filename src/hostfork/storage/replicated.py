@@ -1,0 +1,179 @@
+"""Private storage that holds a whole tree of its own, taken entry by entry: what `copy` and `reflink` do alike.
+
+POOL/KIND/KEY/tree       the tree, a folder or a single entry
+POOL/KIND/KEY/reduced    it was reduced to what changed
+"""
+
+import os
+import stat
+import time
+from collections.abc import Collection
+
+from hostfork.errors import Code, HostforkError, StorageError
+from hostfork.helper.protocol import Bind
+from hostfork.storage.contract import Content, Delta, FullTree, Prepared, Progress, Refusal, Source, Witness
+from hostfork.storage.entry import FOLDER, Copier, open_quietly
+from hostfork.storage.failures import failed, is_full, no_space, unreadable, unstable
+from hostfork.storage.keys import Keyed, Keys
+from hostfork.storage.measure import Estimate, estimate
+from hostfork.storage.replicate import Refused, Replica
+from hostfork.storage.tree import FolderMovedError, open_own, prune, remove_tree
+
+_TREE, _LINKS, _REDUCED = "tree", "links", "reduced"
+
+
+class Replicated(Keyed):
+    """A mechanism that takes a tree entry by entry; `copier` says how a file's content is taken."""
+
+    copier: type[Copier] = Copier
+
+    def check(self, source: Source, pool: str) -> None:
+        """Refuse by StorageError, before anything is made, what cannot be done."""
+
+    def failure(self, at: str, source: Source, pool: str, error: OSError) -> StorageError:
+        """The typed error where `at`, a path of the source, could not be taken."""
+        if is_full(error):
+            return no_space(source.path, pool, None, error.errno or 0)
+        return failed(f"{at} could not be copied into {pool}", at, error, "prepare")
+
+    def look(self, source: Source) -> Estimate | Refusal:
+        """A short look at the source: how large it is, and whether this user can read what is there."""
+        try:
+            found = estimate(source.path, source.omit)
+        except OSError as error:
+            return Refusal(self.mechanism, f"{source.path} cannot be read", error.errno)
+        if found.unreadable is not None:
+            path = os.path.join(source.path, found.unreadable) if found.unreadable else source.path
+            return Refusal(self.mechanism, f"{path} cannot be read by this user", 13)
+        return found
+
+    def prepare(
+        self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
+    ) -> Prepared:
+        """Take the source. Nothing stays when it fails or is interrupted."""
+        start = time.monotonic()
+        self.check(source, pool)
+        keys = Keys(pool, self.mechanism.value)
+        new = keys.begin(key)
+        try:
+            replica = self._taken(source, pool, new, witness, progress)
+            keys.commit(key)
+        except HostforkError as error:
+            error.details += keys.undo(key)
+            raise
+        except BaseException as error:
+            for line in keys.undo(key):
+                error.add_note(line)
+            raise
+        return Prepared(
+            key,
+            self.mechanism,
+            replica.files,
+            replica.bytes,
+            time.monotonic() - start,
+            tuple(sorted(replica.unwritable)),
+        )
+
+    def mounts(self, key: str, pool: str) -> Bind:
+        """The tree itself. Raises StorageError where the key is not whole or was reduced."""
+        path = Keys(pool, self.mechanism.value).whole(key)
+        if os.path.lexists(os.path.join(path, _REDUCED)):
+            raise StorageError(
+                Code.STORAGE_FAILED,
+                f"private storage {key} holds only what changed and cannot be entered again",
+                step="mounts",
+                path=path,
+                hint="its changes can be read and exported",
+            )
+        return Bind(os.path.join(path, _TREE))
+
+    def content(self, key: str, pool: str) -> Content:
+        """The full tree, or what changed if it was reduced; a single file that did not change is then not there."""
+        path = Keys(pool, self.mechanism.value).whole(key)
+        tree = os.path.join(path, _TREE)
+        return Delta(tree) if os.path.lexists(os.path.join(path, _REDUCED)) else FullTree(tree)
+
+    def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
+        """Remove what is not in `changed` nor above it. From the first moment on `content` is a Delta."""
+        path = Keys(pool, self.mechanism.value).whole(key)
+        try:
+            os.close(os.open(os.path.join(path, _REDUCED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            folder = os.open(path, FOLDER)
+            try:
+                _reduce(folder, {os.fsdecode(name) for name in changed})
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise failed(f"private storage {key} could not be reduced to its changes", path, error, "reduce") from error
+
+    def _taken(
+        self, source: Source, pool: str, new: str, witness: Witness | None, progress: Progress | None
+    ) -> Replica:
+        """Make the tree in the folder `new`. Raises StorageError."""
+        room = os.open(new, FOLDER)
+        try:
+            os.mkdir(_LINKS, 0o700, dir_fd=room)
+            links = os.open(_LINKS, FOLDER, dir_fd=room)
+            replica = Replica(source, links, witness, progress, self.copier())
+            try:
+                _replicate(replica, source, room)
+                os.rmdir(_LINKS, dir_fd=room)
+            except Refused:
+                pass
+            except FolderMovedError as error:
+                raise unstable(source.path, (replica.at,)) from error
+            except OSError as error:
+                at = os.path.join(source.path, replica.at) if replica.at else source.path
+                raise self.failure(at, source, pool, error) from error
+            finally:
+                os.close(links)
+        finally:
+            os.close(room)
+        if replica.unreadable:
+            raise unreadable(source.path, tuple(sorted(replica.unreadable)))
+        if replica.unstable:
+            raise unstable(source.path, tuple(sorted(replica.unstable)))
+        return replica
+
+
+def source_error(source: Source, error: OSError) -> StorageError:
+    """The source itself cannot be read."""
+    return StorageError(
+        Code.STORAGE_SOURCE, f"{source.path} cannot be read", step="prepare", path=source.path, errno=error.errno
+    )
+
+
+def _replicate(replica: Replica, source: Source, room: int) -> None:
+    above, name = os.path.split(source.path)
+    try:
+        found = os.lstat(source.path)
+        opened = open_quietly(source.path if stat.S_ISDIR(found.st_mode) else above, FOLDER)
+    except OSError as error:
+        raise source_error(source, error) from error
+    try:
+        if not stat.S_ISDIR(found.st_mode):
+            return replica.single(opened, name, room, _TREE)
+        os.mkdir(_TREE, 0o700, dir_fd=room)
+        target = os.open(_TREE, FOLDER, dir_fd=room)
+        try:
+            replica.folder(opened, target)
+        finally:
+            os.close(target)
+    finally:
+        os.close(opened)
+
+
+def _reduce(folder: int, keep: set[str]) -> None:
+    try:
+        found = os.stat(_TREE, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        if "" not in keep:
+            remove_tree(_TREE, folder)
+        return
+    root = open_own(_TREE, folder)
+    try:
+        prune(root, keep)
+    finally:
+        os.close(root)
