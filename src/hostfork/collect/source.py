@@ -9,7 +9,7 @@ import stat
 import time
 
 from hostfork.collect.filesystem import filesystem_type, mount_id
-from hostfork.collect.stamp import Probe, stamp
+from hostfork.collect.stamp import Probe, clock_fault, stamp
 from hostfork.collect.walk import FOLDER
 from hostfork.values import frozen
 from hostfork.vocabulary import SourceChanged
@@ -40,7 +40,7 @@ def source_changed(
     if kind not in _KERNEL_CLOCK:
         reason = f"{kind or 'its filesystem'} does not stamp every write with this kernel's clock"
         return SourceCheck(SourceChanged.NOT_CHECKED, reason=reason)
-    reason = _clock_fault(since, stamp(pool))
+    reason = clock_fault(since, stamp(pool))
     if reason:
         return SourceCheck(SourceChanged.NOT_CHECKED, reason=reason)
     deadline = None if limit is None else time.monotonic() + limit
@@ -53,18 +53,6 @@ def source_changed(
         return SourceCheck(SourceChanged.NOT_CHECKED, tuple(walk.paths), f"{error.filename} cannot be read")
     state = SourceChanged.CHANGED if walk.paths else SourceChanged.UNCHANGED
     return SourceCheck(state, tuple(walk.paths[:_MOST_PATHS]))
-
-
-def _clock_fault(since: Probe, now: Probe) -> str:
-    """Why stamps of then and now cannot be compared, or nothing."""
-    if since.boot_id != now.boot_id:
-        return "the machine was started again"
-    ran = now.boottime_ns - since.boottime_ns
-    told = now.realtime_ns - since.realtime_ns
-    # A clock that is being corrected may lose 500 parts in a million.
-    if told < ran - 50_000_000 - ran // 2000 or now.ctime_ns < since.ctime_ns:
-        return "the clock was set back"
-    return ""
 
 
 class _Walk:

@@ -1,4 +1,4 @@
-"""The kernel's stamp at a fork's start, against which later writes of the host are judged (see `source`)."""
+"""The kernel's stamp at a fork's start, against which later writes are judged (see `source` and `pair`)."""
 
 import os
 import time
@@ -38,3 +38,15 @@ def stamp(pool: str) -> Probe:
         os.unlink(path)
     with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as boot:
         return Probe(ctime, time.time_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), boot.read().strip())
+
+
+def clock_fault(since: Probe, now: Probe) -> str:
+    """Why stamps of then and now cannot be compared, or nothing."""
+    if since.boot_id != now.boot_id:
+        return "the machine was started again"
+    ran = now.boottime_ns - since.boottime_ns
+    told = now.realtime_ns - since.realtime_ns
+    # A clock that is being corrected may lose 500 parts in a million.
+    if told < ran - 50_000_000 - ran // 2000 or now.ctime_ns < since.ctime_ns:
+        return "the clock was set back"
+    return ""

@@ -11,13 +11,13 @@ from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, ForkError, StorageError
 from hostfork.helper.syscalls import syncfs
 from hostfork.lifecycle.prepare import base_file
-from hostfork.lifecycle.probes import Probes
+from hostfork.lifecycle.probes import Probes, first_write
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.store import ForkFolder, as_fork_error
 from hostfork.storage.choose import storage_of
-from hostfork.storage.contract import Content, Delta, Layer
+from hostfork.storage.contract import Content, Delta, FullTree, Layer
 from hostfork.values import replace
-from hostfork.vocabulary import Access, ChangeKind, EntryKind, SourceChanged
+from hostfork.vocabulary import Access, BaseContent, ChangeKind, EntryKind, SourceChanged
 
 if TYPE_CHECKING:
     from hostfork.collect.manifest import StatManifest
@@ -63,6 +63,15 @@ def base_of(fork: ForkFolder, path: PathRecord) -> "StatManifest | None":
     return StatManifest.load(file) if os.path.exists(file) else None
 
 
+def base_side(fork: ForkFolder, path: PathRecord, content: Content) -> "tuple[str, StatManifest | None]":
+    """Where the base's content is read, and what tells whether it still is the base; None where it is kept."""
+    if isinstance(content, FullTree) and content.base is not None:
+        return content.base, None
+    if isinstance(content, Layer) and path.base_content is BaseContent.KEPT:
+        return content.lower, None
+    return path.path, base_of(fork, path)
+
+
 def find_changes(fork: ForkFolder, record: Record, path: PathRecord) -> Changeset:
     """The changes of one private path, from its storage. Raises CollectError, ForkError."""
     from hostfork.collect import scan
@@ -76,12 +85,18 @@ def find_changes(fork: ForkFolder, record: Record, path: PathRecord) -> Changese
             path=fork.file(CHANGES_FILE), hint=f"hostfork export {record.name} DEST --changes-only",
         )  # fmt: skip
     base = base_of(fork, path)
+    if content.base is not None and not base:
+        assert path.mechanism is not None
+        touched = storage_of(path.mechanism, path.guarantee).touched(path.key, record.pool)
+        since = first_write(fork, record.pool) if touched is None else None
+        return scan.scan_pair(content.tree, content.base, path.path, path.omit, touched, since)
     if base is None:
         raise ForkError(
             Code.FORK_CORRUPT, f"what {path.written} held at first is not known", path=base_file(fork, path),
             hint=f"hostfork discard {record.name}",
         )  # fmt: skip
-    return scan.scan_tree(content.tree, base, path.path, path.path, path.omit)
+    kept = content.base is not None
+    return scan.scan_tree(content.tree, base, content.base or path.path, path.path, path.omit, kept)
 
 
 def collect(fork: ForkFolder, record: Record, begin: Callable[[PathRecord], None]) -> dict[str, Changeset]:

@@ -1,6 +1,7 @@
 """Writes out what a fork finally contains: one private path to the destination itself, several below it by their path.
 
-The base of a fork without a tree of its own is the host's folder; `collect.export` verifies it or refuses.
+The base of a fork without a tree of its own is the one that was kept, else the host's folder; `collect.export`
+verifies that or refuses.
 """
 
 import os
@@ -44,15 +45,16 @@ def export_tar(fork: ForkFolder, record: Record, changeset: Changeset, file: Bin
     parts = []
     for path in paths:
         content = changes.content_of(record, path)
+        base, manifest = _whole_base(fork, path, content)
         parts.append(
             collect.Part(
-                path.path,
+                base,
                 changes.delta_of(content),
                 changes.part_of(changeset, path),
                 path.path,
                 path.omit,
                 isinstance(content, FullTree),
-                _listed_base(fork, path, content),
+                manifest,
                 "" if len(paths) == 1 else path.path.lstrip("/"),
             )
         )
@@ -66,21 +68,24 @@ def _one(
     part, delta = changes.part_of(changeset, path), changes.delta_of(content)
     if form is ExportForm.CHANGES_ONLY:
         return collect.export_changes(delta, part, path.path, destination)
+    base, manifest = _whole_base(fork, path, content)
     return collect.export_tree(
-        path.path,
+        base,
         delta,
         part,
         path.path,
         path.omit,
         destination,
         isinstance(content, FullTree),
-        _listed_base(fork, path, content),
+        manifest,
     )
 
 
-def _listed_base(fork: ForkFolder, path: PathRecord, content: Content) -> StatManifest | None:
-    """The manifest that lists a whole base. Of a live fork only the changed paths are known: the rest shows through."""
-    return None if isinstance(content, Layer) else changes.base_of(fork, path)
+def _whole_base(fork: ForkFolder, path: PathRecord, content: Content) -> tuple[str, StatManifest | None]:
+    """Where the base is, and the manifest that lists all of it. Of a live fork only the changed paths are known: the
+    rest shows through."""
+    base, manifest = changes.base_side(fork, path, content)
+    return base, None if isinstance(content, Layer) else manifest
 
 
 def _must_be_empty(destination: str) -> None:

@@ -19,6 +19,7 @@ from hostfork.values import frozen
 from hostfork.vocabulary import Activity
 
 if TYPE_CHECKING:
+    from hostfork.collect.manifest import StatManifest
     from hostfork.lifecycle.export import ExportReport
 
 
@@ -131,10 +132,8 @@ class Fork:
         for path in changes.private_paths(self.record):
             part = changes.part_of(changeset, path)
             if part.changes:
-                yield from text.patch(
-                    part.changes, self._base(path.path), self._delta(path.path), path.path,
-                    changes.base_of(self._folder, path),
-                )  # fmt: skip
+                base, delta, manifest = self._sides(path)
+                yield from text.patch(part.changes, base, delta, path.path, manifest)
 
     def line_counts(self, changeset: Changeset) -> dict[str, tuple[int, int] | None]:
         """Lines added and removed for each path, None where that has no meaning."""
@@ -142,8 +141,7 @@ class Fork:
 
         found: dict[str, tuple[int, int] | None] = {}
         for path in changes.private_paths(self.record):
-            base, delta = self._base(path.path), self._delta(path.path)
-            manifest = changes.base_of(self._folder, path)
+            base, delta, manifest = self._sides(path)
             for change in changes.part_of(changeset, path).changes:
                 found[change.path] = text.line_counts(change, base, delta, path.path, manifest)
         return found
@@ -186,13 +184,11 @@ class Fork:
         if self.activity in (Activity.RUNNING, Activity.PREPARING, Activity.RELEASING):
             raise _busy(self.name, f"is {self.activity.value} and cannot be {verb} now")
 
-    def _delta(self, path: str) -> str:
-        record = next(p for p in self.record.paths if p.path == path)
-        return changes.delta_of(changes.content_of(self.record, record))
-
-    @staticmethod
-    def _base(path: str) -> str:
-        return path
+    def _sides(self, path: PathRecord) -> "tuple[str, str, StatManifest | None]":
+        """Where the base's and the present content are read, and what tells whether that base is still one."""
+        content = changes.content_of(self.record, path)
+        base, manifest = changes.base_side(self._folder, path, content)
+        return base, changes.delta_of(content), manifest
 
 
 def _busy(name: str, what: str) -> ForkError:

@@ -87,7 +87,7 @@ class LiveFork:
         self._helper = helper
         self._record = self._folder.save(new_record(self._folder, self._plan, self._request, cwd))
         self._folder.note("created", pool=self.record.pool, cgroup=self.record.cgroup)
-        self._probes.begin(self.record)
+        self._probes.begin(self._folder, self.record)
         made = prepare(self._folder, self.record, self._plan, self._tell)
         self._record = self._folder.save(replace(made, keeper=helper.identity()))
         self._times.end("prepare")

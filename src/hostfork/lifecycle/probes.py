@@ -1,14 +1,18 @@
-"""Stamps of the sources that show through, taken at a fork's start beside the work of preparing it.
+"""Stamps of the kernel's clock, taken at a fork's start.
 
-The stamp needs a syncfs of the source's filesystem, which waits for whatever anybody has dirty there: up to seconds on
-a busy disk. A run does not wait for that: what is not there in time is not compared, and that is said at the end.
+Those of the sources that show through are taken beside the work of preparing the fork: they need a syncfs of the
+source's filesystem, which waits for whatever anybody has dirty there, up to seconds on a busy disk. A run does not
+wait for that: what is not there in time is not compared, and that is said at the end. Where the base's content is
+kept, one stamp of the pool is written down, from before anything is made: what the fork writes is not older.
 """
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 from hostfork.lifecycle.record import Record
-from hostfork.vocabulary import SourceChanged
+from hostfork.lifecycle.store import ForkFolder
+from hostfork.vocabulary import BaseContent, SourceChanged
 
 if TYPE_CHECKING:
     from hostfork.collect.stamp import Probe
@@ -17,6 +21,8 @@ _PATIENCE = 0.05
 """Seconds that the command's start may wait for a stamp."""
 _COARSE = 0.02
 """Seconds, more than one tick of any kernel."""
+_STAMP = "stamp"
+"""A file in the fork's folder."""
 
 
 class Probes:
@@ -42,8 +48,10 @@ class Probes:
                 probes._taken[path.path] = Probe(moment, moment, 0, record.boot_id)
         return probes
 
-    def begin(self, record: Record) -> None:
-        """Take a stamp for each source that shows through, in the background."""
+    def begin(self, fork: ForkFolder, record: Record) -> None:
+        """Take a stamp for each source that shows through, in the background; of the pool, at once."""
+        if any(path.base_content is BaseContent.KEPT for path in record.paths):
+            _write_stamp(fork.file(_STAMP), record.pool)
         for path in record.paths:
             if path.source_changed is SourceChanged.NOT_CHECKED:
                 thread = threading.Thread(target=self._take, args=(path.path, record.pool), daemon=True)
@@ -69,3 +77,31 @@ class Probes:
             return  # without a stamp nothing is claimed
         if not self._closed:
             self._taken[path] = probe
+
+
+def first_write(fork: ForkFolder, pool: str) -> int | None:
+    """The pool's stamp from before the fork's first write, in nanoseconds. None where stamps tell nothing (any more):
+    there is none, or the clock was set back since, or the machine was started again."""
+    from hostfork.collect.stamp import Probe, clock_fault, stamp
+
+    try:
+        with open(fork.file(_STAMP), encoding="ascii") as file:
+            ctime, realtime, boottime, boot = file.read().split()
+        then = Probe(int(ctime), int(realtime), int(boottime), boot)
+        return None if clock_fault(then, stamp(pool)) else then.ctime_ns
+    except (OSError, ValueError):
+        return None
+
+
+def _write_stamp(path: str, pool: str) -> None:
+    from hostfork.collect.stamp import stamp
+
+    try:
+        probe = stamp(pool)
+    except OSError:
+        return  # every entry is compared at the end
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, f"{probe.ctime_ns} {probe.realtime_ns} {probe.boottime_ns} {probe.boot_id}\n".encode())
+    finally:
+        os.close(file)

@@ -189,6 +189,12 @@ class Storage(KeyOwner, Protocol):
     def content(self, key: str, pool: str) -> Content:
         """Where the content lies, for collect."""
 
+    def touched(self, key: str, pool: str) -> tuple[bytes, ...] | None:
+        """The relative paths that may differ from the kept base; None where only a comparison tells.
+
+        Complete, but for what lies below a folder that was moved: that folder and those above its names are there.
+        """
+
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Give up what equals the base: keep the relative paths in `changed` and the folders above them.
 
