@@ -32,7 +32,8 @@ class Source:
 
     `path` is absolute and resolved. `omit` holds paths relative to it that belong to something else (nested rules,
     host mounts beneath, the pool, the state folder): a folder there is made empty with the original's owner and mode,
-    a file becomes an empty stand-in, and neither is shown to the witness. `mounts_beneath` holds the absolute paths of
+    a file becomes an empty stand-in, and neither is shown to the witness. What is a snapshot leaves such a folder as it
+    is: a mount covers it in the view, and collecting passes over it. `mounts_beneath` holds the absolute paths of
     the host's mounts beneath it: some mechanisms cannot serve an ordinary user over such a folder.
     """
 
@@ -58,6 +59,8 @@ class Guarantees:
     """files whose owner has no id in a user namespace can be written where the host allows it (else EOVERFLOW)."""
     nested_mounts: bool = True
     """host mounts beneath the source are no obstacle for this user."""
+    elsewhere: bool = True
+    """its content lies in the pool as it is, and can be used there without a mount."""
     base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED
     """how long the content of the base can be read."""
 

@@ -1,7 +1,8 @@
 """The folders of one kind of storage in a pool: `KEY` is whole, `new-KEY` half made, `rm-KEY` half removed.
 
 A key is made by renaming `new-KEY` and removed by renaming it to `rm-KEY` first, so that a crash at any moment leaves
-a name that tells what it is.
+a name that tells what it is. What a key's folder holds is removed by `_erase`, which a kind of storage may do its own
+way.
 """
 
 import errno
@@ -47,7 +48,7 @@ class Keys:
             raise ValueError(f"not a key: {key!r}")
         new = os.path.join(self.folder, _NEW + key)
         try:
-            os.makedirs(self.folder, 0o700, exist_ok=True)
+            self._make_folder()
             for name in (key, _REMOVE + key):
                 if os.path.lexists(os.path.join(self.folder, name)):
                     raise FileExistsError(errno.EEXIST, "exists", name)
@@ -93,11 +94,12 @@ class Keys:
         except OSError as error:
             raise failed(f"{self.folder} cannot be opened", self.folder, error, "remove") from error
         try:
-            remove_tree(_REMOVE + key, folder)
+            removed = self._erase(_REMOVE + key, folder)
             for name in (key, _NEW + key):
                 if _there(name, folder):
                     os.rename(name, _REMOVE + key, src_dir_fd=folder, dst_dir_fd=folder)
-                    remove_tree(_REMOVE + key, folder)
+                    erased = self._erase(_REMOVE + key, folder)
+                    removed = erased if removed is Removal.GONE else removed
         except OSError as error:
             busy = error.errno == errno.EBUSY
             raise StorageError(
@@ -111,6 +113,15 @@ class Keys:
             ) from error
         finally:
             os.close(folder)
+        return removed
+
+    def _make_folder(self) -> None:
+        """Make the folder of this kind, if it is not there. Raises OSError."""
+        os.makedirs(self.folder, 0o700, exist_ok=True)
+
+    def _erase(self, name: str, folder: int) -> Removal:
+        """Remove what was moved aside, if it is there, from the open folder of this kind. Raises OSError."""
+        remove_tree(name, folder)
         return Removal.GONE
 
     def states(self) -> tuple[KeyState, ...]:
@@ -143,11 +154,19 @@ class Keyed:
     counted = ""
     """Where below a key's folder the space that counts lies."""
 
+    def keys_of(self, pool: str) -> Keys:
+        """The keys of its kind; the folder is called as the mechanism where nothing else is said."""
+        return Keys(pool, self.mechanism.value)
+
+    def touched(self, key: str, pool: str) -> tuple[bytes, ...] | None:
+        """None: only a comparison with the base tells what changed."""
+        return None
+
     def usage(self, key: str, pool: str) -> Usage:
         """Space, by a walk. Raises StorageError where the key is not whole."""
         from hostfork.storage.measure import usage
 
-        path = os.path.join(Keys(pool, self.mechanism.value).whole(key), self.counted)
+        path = os.path.join(self.keys_of(pool).whole(key), self.counted)
         try:
             return usage(path)
         except OSError as error:
@@ -155,8 +174,8 @@ class Keyed:
 
     def remove(self, key: str, pool: str) -> Removal:
         """Remove all stages of the key."""
-        return Keys(pool, self.mechanism.value).remove(key)
+        return self.keys_of(pool).remove(key)
 
     def keys(self, pool: str) -> tuple[KeyState, ...]:
         """All keys of this mechanism in the pool."""
-        return Keys(pool, self.mechanism.value).states()
+        return self.keys_of(pool).states()

@@ -92,6 +92,33 @@ def usage(path: str) -> Usage:
     return Usage(total, inodes)
 
 
+def usage_beside(tree: str, base: str) -> Usage:
+    """Space and inodes of what in `tree` is not what `base`, its snapshot, has at the same path: an upper bound."""
+    if not stat.S_ISDIR(os.lstat(tree).st_mode):
+        found = os.lstat(tree)
+        return Usage(0 if _unchanged(found, base, None) else found.st_blocks * 512, 1, upper_bound=True)
+    total, inodes = 0, 0
+    root, beside = os.open(tree, FOLDER), os.open(base, FOLDER)
+    try:
+        seen: set[tuple[int, int]] = set()
+        for entry in walk(root, open_source, skip_closed=True):
+            if not _unchanged(entry.found, entry.relative, beside) and _first(entry, seen):
+                total += entry.found.st_blocks * 512
+                inodes += 1
+    finally:
+        os.close(root)
+        os.close(beside)
+    return Usage(total, inodes, upper_bound=True)
+
+
+def _unchanged(found: os.stat_result, path: str, folder: int | None) -> bool:
+    try:
+        base = os.stat(path, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return (found.st_ino, found.st_ctime_ns, found.st_size) == (base.st_ino, base.st_ctime_ns, base.st_size)
+
+
 def _first(entry: Entry, seen: set[tuple[int, int]]) -> bool:
     """Whether this is the first name of its file."""
     if entry.found.st_nlink == 1 or stat.S_ISDIR(entry.found.st_mode):

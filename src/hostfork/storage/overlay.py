@@ -27,14 +27,15 @@ from hostfork.storage.contract import (
     Source,
     Witness,
 )
-from hostfork.storage.entry import FOLDER, Copier, open_quietly, read_attributes
+from hostfork.storage.entry import FOLDER, Copier, Taken, open_quietly, read_attributes
 from hostfork.storage.failures import failed, is_full, no_space
 from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.tree import remove_tree
-from hostfork.vocabulary import Guarantee, Mechanism
+from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
 
-_UPPER, _WORK, _LOWER = "upper", "work", "lower"
+UPPER, WORK = "upper", "work"
+_LOWER = "lower"
 _PLAIN = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
 """Filesystems whose features, once tried, are all that overlayfs asks for. On others a mount is tried as well."""
 _MARKS = ("user.overlay.", "trusted.overlay.")
@@ -44,25 +45,18 @@ class Overlay(Keyed):
     """The mechanism `overlay` over a live source."""
 
     mechanism = Mechanism.OVERLAY
-    counted = _UPPER
+    counted = UPPER
 
     def probe(self, source: Source, pool: str) -> Offer | Refusal:
         """Try in the pool what overlayfs needs of an upper folder; on unusual filesystems try a mount."""
         try:
-            refusal = _source_obstacle(source) or _pool_obstacle(pool) or _mount_obstacle(source, pool)
+            refusal = _mounts_obstacle(source) or obstacle(source, pool)
         except OSError as error:
             return Refusal(Mechanism.OVERLAY, f"{error.filename or pool} cannot be used", error.errno)
         if refusal is not None:
             return refusal
-        guarantees = Guarantees(
-            Guarantee.LIVE,
-            folder_rename=False,
-            hard_links=False,
-            native_watchers=False,
-            foreign_owners=_is_root(),
-            nested_mounts=_is_root(),
-        )
-        return Offer(Mechanism.OVERLAY, guarantees, "nothing is copied; host changes show through")
+        kept = guarantees(Guarantee.LIVE, nested_mounts=_is_root())
+        return Offer(Mechanism.OVERLAY, kept, "nothing is copied; host changes show through")
 
     def prepare(
         self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
@@ -92,16 +86,39 @@ class Overlay(Keyed):
     def mounts(self, key: str, pool: str) -> OverlayMount:
         """The overlay, `volatile`: its work folder serves one mount."""
         path = Keys(pool, Mechanism.OVERLAY.value).whole(key)
-        upper, work = os.path.join(path, _UPPER), os.path.join(path, _WORK)
+        upper, work = os.path.join(path, UPPER), os.path.join(path, WORK)
         return OverlayMount((_lower(path, key),), upper, work, True)
 
     def content(self, key: str, pool: str) -> Layer:
         """The upper folder, over the host's."""
         path = Keys(pool, Mechanism.OVERLAY.value).whole(key)
-        return Layer(os.path.join(path, _UPPER), _lower(path, key))
+        return Layer(os.path.join(path, UPPER), _lower(path, key))
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: an upper folder holds only what was touched."""
+
+
+def guarantees(
+    guarantee: Guarantee,
+    nested_mounts: bool,
+    base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED,
+) -> Guarantees:
+    """What any overlay keeps, over whatever it lies."""
+    return Guarantees(
+        guarantee,
+        folder_rename=False,
+        hard_links=False,
+        native_watchers=False,
+        foreign_owners=_is_root(),
+        nested_mounts=nested_mounts,
+        elsewhere=False,
+        base_content=base_content,
+    )
+
+
+def obstacle(source: Source, pool: str) -> Refusal | None:
+    """What about the source's top, the pool or the kernel rules any overlay out. Leaves nothing. Raises OSError."""
+    return _source_obstacle(source) or _pool_obstacle(pool) or _mount_obstacle(source, pool)
 
 
 def _is_root() -> bool:
@@ -112,13 +129,17 @@ def _refused(reason: str, number: int | None = None) -> Refusal:
     return Refusal(Mechanism.OVERLAY, reason, number)
 
 
+def _mounts_obstacle(source: Source) -> Refusal | None:
+    if source.mounts_beneath and not _is_root():
+        # The kernel answers EINVAL: an overlay would uncover what the mount hides (locked mounts).
+        return _refused(f"the host has {source.mounts_beneath[0]} mounted beneath it", errno.EINVAL)
+    return None
+
+
 def _source_obstacle(source: Source) -> Refusal | None:
     """What about the source rules an overlay out."""
     if not stat.S_ISDIR(os.lstat(source.path).st_mode):
         return _refused(f"{source.path} is a single file, overlays are over folders")
-    if source.mounts_beneath and not _is_root():
-        # The kernel answers EINVAL: an overlay would uncover what the mount hides (locked mounts).
-        return _refused(f"the host has {source.mounts_beneath[0]} mounted beneath it", errno.EINVAL)
     folder = open_quietly(source.path, FOLDER)
     try:
         marks = [name for name, _ in read_attributes(folder) if name.startswith(_MARKS)]
@@ -169,10 +190,10 @@ def _tried(source: Source, pool: str, where: str) -> Refusal | None:
     folder = os.open(pool, FOLDER)
     place = os.path.join(pool, name)
     try:
-        for inner in (place, os.path.join(place, _UPPER), os.path.join(place, _WORK)):
+        for inner in (place, os.path.join(place, UPPER), os.path.join(place, WORK)):
             os.mkdir(inner, 0o700)
         program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trial.py")
-        command = [sys.executable, "-I", "-S", program, source.path, f"{place}/{_UPPER}", f"{place}/{_WORK}"]
+        command = [sys.executable, "-I", "-S", program, source.path, f"{place}/{UPPER}", f"{place}/{WORK}"]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     finally:
         remove_tree(name, folder)
@@ -198,20 +219,25 @@ def _made(source: Source, new: str, witness: Witness | None) -> bool:
             os.write(lower, os.fsencode(source.path))
         finally:
             os.close(lower)
-        os.mkdir(_WORK, 0o700, dir_fd=room)
-        os.mkdir(_UPPER, 0o700, dir_fd=room)
-        upper = os.open(_UPPER, FOLDER, dir_fd=room)
-        try:
-            copier, found = Copier(), os.fstat(base)
-            taken = copier.folder(upper, found, copier.wanted(found, base, "."), read_attributes(base))
-        finally:
-            os.close(upper)
+        taken = make_layers(room, base)
     finally:
         os.close(room)
         os.close(base)
     if witness is not None and taken.source is not None and taken.copy is not None:
         witness(b"", taken.source, taken.copy)
     return taken.unwritable
+
+
+def make_layers(room: int, base: int) -> Taken:
+    """Make work and upper folder in the open folder `room`; the upper one is like the open folder `base`."""
+    os.mkdir(WORK, 0o700, dir_fd=room)
+    os.mkdir(UPPER, 0o700, dir_fd=room)
+    upper = os.open(UPPER, FOLDER, dir_fd=room)
+    try:
+        copier, found = Copier(), os.fstat(base)
+        return copier.folder(upper, found, copier.wanted(found, base, "."), read_attributes(base))
+    finally:
+        os.close(upper)
 
 
 def _lower(path: str, key: str) -> str:

@@ -14,10 +14,12 @@ _MEMORY = ("tmpfs", "ramfs")
 def open_pool(path: str, asked: bool = False) -> str:
     """Make the folder if it is not there, check it, and return its resolved path.
 
+    On Btrfs it becomes a subvolume of its own, so that a snapshot of what it lies in holds no older forks.
     `asked`: the user named it, so that memory (tmpfs) will do. Raises StorageError `storage.pool`.
     """
     try:
-        os.makedirs(path, 0o700, exist_ok=True)
+        if not os.path.isdir(path):
+            make_own(path)
         resolved = os.path.realpath(path, strict=True)
         found = os.lstat(resolved)
     except OSError as error:
@@ -31,6 +33,28 @@ def open_pool(path: str, asked: bool = False) -> str:
     if kind.kind in _MEMORY and not asked:
         raise _refused(path, f"lies in memory ({kind} on {kind.point})")
     return resolved
+
+
+def make_own(path: str) -> None:
+    """Make a folder, on Btrfs a subvolume, and those above it, mode 0700. Somebody may be quicker. Raises OSError."""
+    from hostfork.storage import ioctls
+
+    above, name = os.path.split(os.path.abspath(path))
+    os.makedirs(above, 0o700, exist_ok=True)
+    folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            ioctls.create(name, folder)
+            os.chmod(path, 0o700)
+        except FileExistsError:
+            raise
+        except OSError:  # not Btrfs, or shut off there: a plain folder serves too, and says best why it cannot be made
+            os.mkdir(name, 0o700, dir_fd=folder)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    finally:
+        os.close(folder)
 
 
 def sweep_probes(pool: str) -> int:

@@ -1,0 +1,128 @@
+"""Private storage as a writable snapshot of the Btrfs subvolume that holds the source: one instant, made in no time.
+
+    POOL/btrfs/KEY/tree      the snapshot; the wanted folder lies in it where it lies in its subvolume
+    POOL/btrfs/KEY/base      a read-only snapshot of `tree`, made before anything wrote there
+    POOL/btrfs/KEY/inside    a symlink whose text is the wanted path, relative to the subvolume's root
+    POOL/btrfs/KEY/now       for a moment, while it is looked up what changed
+
+A subvolume nested below the source is an empty folder in a snapshot: it gets a snapshot of its own in that place. Then
+they are not of one instant, and the guarantee is `independent`.
+"""
+
+import os
+import time
+from collections.abc import Collection
+
+from hostfork.helper.protocol import Bind
+from hostfork.storage import snapshot
+from hostfork.storage.contract import (
+    FullTree,
+    Guarantees,
+    Offer,
+    Prepared,
+    Progress,
+    Refusal,
+    Source,
+    Usage,
+    Witness,
+)
+from hostfork.storage.failures import failed
+from hostfork.storage.keys import Keyed
+from hostfork.storage.snapshot import Found, SnapshotKeys
+from hostfork.storage.subvolume import Obstacle
+from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
+
+TREE, BASE = "tree", "base"
+
+
+class Btrfs(Keyed):
+    """The mechanism `btrfs`."""
+
+    mechanism = Mechanism.BTRFS
+
+    def keys_of(self, pool: str) -> SnapshotKeys:
+        return SnapshotKeys(pool, "btrfs")
+
+    def probe(self, source: Source, pool: str) -> Offer | Refusal:
+        """Look at the subvolume, its owners and what is nested; make and remove an empty one in the pool."""
+        try:
+            found = snapshot.examine(source, pool)
+        except Obstacle as obstacle:
+            return Refusal(Mechanism.BTRFS, obstacle.reason, obstacle.number)
+        except OSError as error:
+            return Refusal(Mechanism.BTRFS, f"{error.filename or source.path} cannot be read", error.errno)
+        return Offer(Mechanism.BTRFS, Guarantees(kept(found), base_content=BaseContent.KEPT), said(found))
+
+    def prepare(
+        self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
+    ) -> Prepared:
+        """Take the snapshots. No entry is looked at: the witness is told of none."""
+        start = time.monotonic()
+
+        def make(found: Found, room: int) -> None:
+            snapshot.take(found, source, TREE, room, read_only=False)
+            snapshot.again(found.nested, TREE, room, BASE)
+
+        snapshot.made_under(self.keys_of(pool), key, source, pool, make)
+        return Prepared(key, Mechanism.BTRFS, 0, 0, time.monotonic() - start)
+
+    def mounts(self, key: str, pool: str) -> Bind:
+        """The wanted folder or file in the snapshot."""
+        return Bind(snapshot.inside(self.keys_of(pool).whole(key), TREE, key))
+
+    def content(self, key: str, pool: str) -> FullTree:
+        """The same; the base lies beside it, with the same inode numbers."""
+        path = self.keys_of(pool).whole(key)
+        return FullTree(snapshot.inside(path, TREE, key), snapshot.inside(path, BASE, key))
+
+    def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
+        """Nothing: what equals the base takes no space."""
+
+    def touched(self, key: str, pool: str) -> tuple[bytes, ...] | None:
+        """As root the paths that may differ from the base; None for an ordinary user, whom the kernel does not tell.
+
+        What lies below a folder that was moved is not named, only the folder under its present path and the folders
+        above its old and new names. Call it when nothing writes any more. Raises StorageError.
+        """
+        from hostfork.storage.touched import touched
+
+        path = self.keys_of(pool).whole(key)
+        try:
+            return touched(path, os.path.relpath(snapshot.inside(path, TREE, key), os.path.join(path, TREE)))
+        except OSError as error:
+            raise failed(
+                f"what changed in private storage {key} cannot be looked up", path, error, "touched"
+            ) from error
+
+    def usage(self, key: str, pool: str) -> Usage:
+        """The size of the files that are not those of the base, found by a walk of both.
+
+        An upper bound: a file of which a part was written shares the rest. What the host deletes later and the base
+        still holds is not counted.
+        """
+        from hostfork.storage.measure import usage_beside
+
+        content = self.content(key, pool)
+        assert content.base is not None
+        try:
+            return usage_beside(content.tree, content.base)
+        except OSError as error:
+            raise failed(f"private storage {key} could not be measured", content.tree, error, "usage") from error
+
+
+def kept(found: Found) -> Guarantee:
+    """One snapshot is one instant, several are not."""
+    return Guarantee.INDEPENDENT if found.nested else Guarantee.SNAPSHOT
+
+
+def said(found: Found) -> str:
+    """The reason of an offer."""
+    if not found.nested:
+        return f"a snapshot of the Btrfs subvolume {found.place.root} is one instant and takes no time"
+    number = len(found.nested)
+    names = ", ".join(os.path.join(found.place.root, one.path) for one in found.nested[:3])
+    more = f" and {number - 3} more" if number > 3 else ""
+    return (
+        f"{number + 1} Btrfs subvolumes are snapshotted one after the other, which is not one instant: {names}{more} "
+        f"{'lies' if number == 1 else 'lie'} beneath it"
+    )

@@ -1,0 +1,84 @@
+"""Private storage as an overlay over a read-only Btrfs snapshot: independent of the source, and only changes are held.
+
+    POOL/frozen/KEY/base     a read-only snapshot of the subvolume that holds the source
+    POOL/frozen/KEY/inside   a symlink whose text is the wanted path, relative to the subvolume's root
+    POOL/frozen/KEY/upper    what changes, in overlayfs's format
+    POOL/frozen/KEY/work     overlayfs's own; one mount of the view uses it up
+
+As with any overlay, a base that holds 0:0 devices or overlayfs's own attributes somewhere below its top shows them as
+deletions; that is looked for at its top alone.
+"""
+
+import os
+import time
+from collections.abc import Collection
+
+from hostfork.helper.protocol import Overlay as OverlayMount
+from hostfork.storage import overlay, snapshot
+from hostfork.storage.btrfs import BASE, kept, said
+from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Source, Witness
+from hostfork.storage.entry import FOLDER
+from hostfork.storage.keys import Keyed
+from hostfork.storage.overlay import UPPER, WORK
+from hostfork.storage.snapshot import Found, SnapshotKeys
+from hostfork.storage.subvolume import Obstacle
+from hostfork.vocabulary import BaseContent, Mechanism
+
+
+class Frozen(Keyed):
+    """The mechanism `overlay` over a frozen snapshot."""
+
+    mechanism = Mechanism.OVERLAY
+    counted = UPPER
+
+    def keys_of(self, pool: str) -> SnapshotKeys:
+        return SnapshotKeys(pool, "frozen")
+
+    def probe(self, source: Source, pool: str) -> Offer | Refusal:
+        """What a snapshot needs, then what an overlay needs."""
+        try:
+            found = snapshot.examine(source, pool)
+            refusal = overlay.obstacle(source, pool)
+        except Obstacle as obstacle:
+            reason = f"there is nothing frozen to lie over: {obstacle.reason}; `:live` is over the source"
+            return Refusal(Mechanism.OVERLAY, reason, obstacle.number)
+        except OSError as error:
+            return Refusal(Mechanism.OVERLAY, f"{error.filename or source.path} cannot be read", error.errno)
+        if refusal is not None:
+            return refusal
+        # No host mount lies beneath a snapshot.
+        guarantees = overlay.guarantees(kept(found), nested_mounts=True, base_content=BaseContent.KEPT)
+        return Offer(Mechanism.OVERLAY, guarantees, f"only changes are held, over a frozen tree: {said(found)}")
+
+    def prepare(
+        self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
+    ) -> Prepared:
+        """Take the snapshot and make an empty upper folder over it. The witness is told of nothing."""
+        start = time.monotonic()
+        unwritable = False
+
+        def make(found: Found, room: int) -> None:
+            nonlocal unwritable
+            snapshot.take(found, source, BASE, room, read_only=True)
+            base = os.open(f"{BASE}/{found.place.inside}", FOLDER, dir_fd=room)
+            try:
+                unwritable = overlay.make_layers(room, base).unwritable
+            finally:
+                os.close(base)
+
+        snapshot.made_under(self.keys_of(pool), key, source, pool, make)
+        return Prepared(key, Mechanism.OVERLAY, 0, 0, time.monotonic() - start, ("",) if unwritable else ())
+
+    def mounts(self, key: str, pool: str) -> OverlayMount:
+        """The overlay, `volatile`: its work folder serves one mount."""
+        path = self.keys_of(pool).whole(key)
+        lower = snapshot.inside(path, BASE, key)
+        return OverlayMount((lower,), os.path.join(path, UPPER), os.path.join(path, WORK), True)
+
+    def content(self, key: str, pool: str) -> Layer:
+        """The upper folder, over the snapshot."""
+        path = self.keys_of(pool).whole(key)
+        return Layer(os.path.join(path, UPPER), snapshot.inside(path, BASE, key))
+
+    def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
+        """Nothing: an upper folder holds only what was touched."""
