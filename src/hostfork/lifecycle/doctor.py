@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from hostfork.errors import HostforkError
 from hostfork.values import frozen
-from hostfork.vocabulary import Mechanism
+from hostfork.vocabulary import Guarantee, Mechanism
 
 if TYPE_CHECKING:
+    from hostfork.storage.contract import Refusal
     from hostfork.workload.launch import Helper
 
 _FICLONE = 0x40049409
@@ -44,8 +45,8 @@ def examine() -> tuple[Capability, ...]:
         if place.folder is not None:
             from hostfork.storage.choose import MECHANISMS
 
-            found += [_mechanism(mechanism, place.folder) for mechanism, _, _, _ in MECHANISMS]
-            found += [_reflink(place.folder), _btrfs(place.folder)]
+            found += [_mechanism(mechanism, kept, place.folder) for mechanism, _, _, kept in MECHANISMS]
+            found += [_reflink(place.folder), *_quota_groups(place.folder)]
     found += [_mount_table(), _ssh_configuration(), _privileges()]
     return tuple(found)
 
@@ -196,8 +197,8 @@ def _pool(place: _Place) -> Capability:
     return Capability("pool", True, how, follows, needed=True)
 
 
-def _mechanism(mechanism: Mechanism, folder: str) -> Capability:
-    """The mechanism's own probe, on a small tree."""
+def _mechanism(mechanism: Mechanism, guarantee: Guarantee | None, folder: str) -> Capability:
+    """The mechanism's own probe, on a small tree. `guarantee` tells a live overlay from a frozen one."""
     from hostfork.storage.choose import storage_of
     from hostfork.storage.contract import Refusal, Source
 
@@ -207,9 +208,10 @@ def _mechanism(mechanism: Mechanism, folder: str) -> Capability:
     with open(os.path.join(source, "file"), "w", encoding="ascii") as file:
         file.write("hostfork doctor\n")
     how = "its own probe, on a small tree in the state folder"
-    answer = storage_of(mechanism).probe(Source(source), pool)
+    name = mechanism.value if guarantee in (None, Guarantee.LIVE) else f"frozen {mechanism.value}"
+    answer = storage_of(mechanism, guarantee).probe(Source(source), pool)
     if isinstance(answer, Refusal):
-        return Capability(mechanism.value, False, how, answer.reason)
+        return Capability(name, False, how, answer.reason, _btrfs_remedy(answer, folder))
     kept = answer.guarantees
     limits = [
         words
@@ -221,10 +223,17 @@ def _mechanism(mechanism: Mechanism, folder: str) -> Capability:
         if not there
     ]
     follows = ", ".join([f"gives {kept.guarantee.value} private paths", *limits])
-    return Capability(mechanism.value, True, how, follows)
+    return Capability(name, True, how, follows)
 
 
-_UNUSED = "no mechanism of this version uses that"
+def _btrfs_remedy(refusal: "Refusal", folder: str) -> str | None:
+    """Where a user may not take or remove a snapshot on Btrfs."""
+    if refusal.errno != errno.EPERM or _filesystem(folder) != "btrfs":
+        return None
+    return (
+        "btrfs subvolume create DIR makes a subvolume of this user's own · "
+        "mount -o remount,user_subvol_rm_allowed lets users delete their snapshots"
+    )
 
 
 def _reflink(folder: str) -> Capability:
@@ -241,16 +250,26 @@ def _reflink(folder: str) -> Capability:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EXDEV, errno.ENOSYS):
                 raise
-            return Capability("shared blocks", False, how, f"{_filesystem(folder)} does not share blocks; {_UNUSED}")
-    return Capability("shared blocks", True, how, f"{_filesystem(folder)} shares blocks between files; {_UNUSED}")
+            return Capability("shared blocks", False, how, f"{_filesystem(folder)} does not share blocks")
+    return Capability("shared blocks", True, how, f"{_filesystem(folder)} shares blocks between files")
 
 
-def _btrfs(folder: str) -> Capability:
-    """Whether the filesystem is Btrfs; snapshots are tried by the mechanism itself on the source."""
-    how = "/proc/self/mountinfo of the state folder"
-    if _filesystem(folder) == "btrfs":
-        return Capability("btrfs", True, how, f"the state folder is on Btrfs; {_UNUSED}")
-    return Capability("btrfs", False, how, f"the state folder is not on Btrfs; {_UNUSED}")
+def _quota_groups(state: str) -> list[Capability]:
+    """Whether the Btrfs of the state folder or of the working directory counts quota groups: snapshots are slow then."""
+    from hostfork.storage.subvolume import quota_groups
+
+    for path in (state, "."):
+        try:
+            folder = os.path.realpath(path)
+            counts = _filesystem(folder) == "btrfs" and quota_groups(folder)
+        except OSError:  # a working directory that is gone or closed: no fork starts there either
+            continue
+        if counts:
+            follows = (
+                f"the Btrfs of {folder} counts quota groups: each snapshot makes the next ones slower, and removal"
+            )
+            return [Capability("no quota groups", False, "/sys/fs/btrfs", follows, f"btrfs quota disable {folder}")]
+    return []
 
 
 def _mount_table() -> Capability:

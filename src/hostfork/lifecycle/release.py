@@ -41,9 +41,12 @@ def marks(record: Record) -> tuple[str, ...]:
 
 
 def places(record: Record) -> tuple[str, ...]:
-    """What only the mount table of the fork's view holds: its storage, as overlays and as binds name it."""
+    """What only the mount table of the fork's view holds: its storage, as overlays and as binds name it.
+
+    Of a snapshot only a part may be bound.
+    """
     keys = [path.key for path in record.paths] if record.same_paths else []
-    return tuple(place for key in keys for place in (f" hostfork:{key} ", f"/{key}/tree "))
+    return tuple(place for key in keys for place in (f" hostfork:{key} ", f"/{key}/tree ", f"/{key}/tree/"))
 
 
 def members_of(record: Record) -> tuple[int, ...]:

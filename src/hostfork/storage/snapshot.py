@@ -145,10 +145,15 @@ def inside(path: str, name: str, key: str) -> str:
 
 
 class SnapshotKeys(Keys):
-    """Keys whose folders hold subvolumes. Their own folder is a subvolume: a snapshot of the pool's holds no fork."""
+    """Keys whose folders hold subvolumes. Their own folder is one too where the pool is none, as an older one.
+
+    So a snapshot of what the pool lies in holds no fork.
+    """
 
     def _make_folder(self) -> None:
-        if not os.path.isdir(self.folder):
+        if os.stat(os.path.dirname(self.folder)).st_ino == ioctls.ROOT_INODE:
+            super()._make_folder()
+        elif not os.path.isdir(self.folder):
             make_own(self.folder)
 
     def _erase(self, name: str, folder: int) -> Removal:

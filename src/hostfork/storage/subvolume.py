@@ -320,3 +320,21 @@ def _writable(root: int) -> list[str]:
         finally:
             os.close(opened)
     return sorted(found, key=lambda one: one.count("/"))
+
+
+def quota_groups(path: str) -> bool:
+    """Whether the Btrfs of a path counts quota groups; simple quotas cost nothing. Raises OSError."""
+    opened = os.open(path, FOLDER)
+    try:
+        number = ioctls.filesystem_id(opened).hex()
+    finally:
+        os.close(opened)
+    parts = (number[:8], number[8:12], number[12:16], number[16:20], number[20:])
+    folder = f"/sys/fs/btrfs/{'-'.join(parts)}/qgroups"
+    if not os.path.isdir(folder):
+        return False
+    try:
+        with open(f"{folder}/mode", encoding="ascii") as file:
+            return file.read().strip() != "squota"
+    except FileNotFoundError:  # before 6.7 there were no simple ones
+        return True
