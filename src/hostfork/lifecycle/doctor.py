@@ -255,7 +255,7 @@ def _reflink(folder: str) -> Capability:
 
 
 def _quota_groups(state: str) -> list[Capability]:
-    """Whether the Btrfs of the state folder or of the working directory counts quota groups: snapshots are slow then."""
+    """Whether the Btrfs of the state folder or of the working directory counts quota groups: snapshots are slow."""
     from hostfork.storage.subvolume import quota_groups
 
     for path in (state, "."):
