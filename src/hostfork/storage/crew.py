@@ -198,18 +198,9 @@ def _values(found: os.stat_result | None) -> tuple[int, ...] | None:
 
 
 def _stat(values: tuple[int, ...] | None) -> os.stat_result | None:
+    """A stat of its fields by position, ten that a tuple shows and nine more: by name it takes twice as long."""
     if values is None:
         return None
     *first, atime, mtime, ctime, blksize, blocks, rdev = values
-    fields = {
-        "st_atime": atime / 1e9,
-        "st_mtime": mtime / 1e9,
-        "st_ctime": ctime / 1e9,
-        "st_atime_ns": atime,
-        "st_mtime_ns": mtime,
-        "st_ctime_ns": ctime,
-        "st_blksize": blksize,
-        "st_blocks": blocks,
-        "st_rdev": rdev,
-    }
-    return os.stat_result((*first, atime // 10**9, mtime // 10**9, ctime // 10**9), fields)
+    seconds = atime // 10**9, mtime // 10**9, ctime // 10**9, atime / 1e9, mtime / 1e9, ctime / 1e9
+    return os.stat_result((*first, *seconds, atime, mtime, ctime, blksize, blocks, rdev))

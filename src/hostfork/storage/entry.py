@@ -142,12 +142,13 @@ class Copier:
         # Setting user.* attributes needs the write bit, whatever the descriptor allows.
         out = os.open(as_name, _CREATE, 0o600 if attributes else wanted.mode & 0o777, dir_fd=target)
         try:
-            copied = self._content(file, out, before)
-            return self._finished(out, before, wanted, attributes)._replace(bytes=copied)
+            return self._finished(out, before, wanted, attributes, self._content(file, out, before))
         finally:
             os.close(out)
 
-    def _finished(self, out: int, found: os.stat_result, wanted: Wanted, attributes: Attributes) -> Taken:
+    def _finished(
+        self, out: int, found: os.stat_result, wanted: Wanted, attributes: Attributes, size: int = 0
+    ) -> Taken:
         """Give an open file or folder its metadata; the last stat shows the final ctime."""
         os.utime(out, ns=(found.st_atime_ns, found.st_mtime_ns))
         now = os.fstat(out)
@@ -157,7 +158,7 @@ class Copier:
             self._set_attributes(out, attributes)
             os.fchmod(out, wanted.mode)  # after the owner, which clears set-uid, and the ACL, which sets group bits
             now = os.fstat(out)
-        return Taken(Outcome.DONE, found, now, 0, wanted.unwritable)
+        return Taken(Outcome.DONE, found, now, size, wanted.unwritable)
 
     def folder(self, out: int, found: os.stat_result, wanted: Wanted, attributes: Attributes) -> Taken:
         """Finish a copied folder, after its entries were made: they change its times."""

@@ -155,7 +155,8 @@ class Replica:
         if (level.found.st_dev, level.found.st_ino) == self._own:
             sources.leave()  # the copy itself, in a pool below the source
             return
-        os.mkdir(name, 0o700, dir_fd=targets.folder)
+        mode = level.wanted.mode & 0o777
+        os.mkdir(name, mode if mode & 0o700 == 0o700 else 0o700, dir_fd=targets.folder)
         targets.enter(name)
         levels.append(level)
         self._entries(level, sources.folder, targets.folder)
