@@ -54,7 +54,8 @@ def _all(room: int, tree: int, base: int, inside: str) -> set[bytes]:
             made = _base_of(base, one, opened)
             if made is None:
                 continue
-            found |= {os.path.join(os.fsencode(one.path), name) for name in _of_one(room, opened, made)}
+            above = os.fsencode(one.path)
+            found |= {above + b"/" + name if name else above for name in _of_one(room, opened, made)}
         finally:
             os.close(opened)
     return found
