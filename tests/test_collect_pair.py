@@ -17,10 +17,13 @@ from hostfork.collect.export import export_tree
 from hostfork.collect.manifest import StatManifest
 from hostfork.collect.scan import compare, full_manifest, scan_pair, scan_tree
 from hostfork.collect.stamp import stamp
+from hostfork.storage.btrfs import Btrfs
+from hostfork.storage.contract import Source
 from rigs import Disk, Person
-from snapshot_rig import clone_with_manifest, differing, freeze, remove_snapshots, snapshot, subvolume
+from snapshot_rig import clone_with_manifest, snapshot, subvolume
 
 AT = "/data/proj"
+KEY = "fork.0"
 Action = tuple[str, int, int, str, bytes]
 ACTION = st.tuples(
     st.sampled_from(VERBS),
@@ -40,6 +43,7 @@ class Kept(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.mkdtemp(dir=self.where)
         self.tree, self.base, self.source = (f"{self.folder}/{name}" for name in ("tree", "base", "source"))
+        self.pool = f"{self.folder}/pool"
         self.ready = False
 
     @initialize(actions=st.lists(ACTION, max_size=25))
@@ -96,34 +100,50 @@ class Kept(RuleBasedStateMachine):
 
 
 class Snapshots(Kept):
-    """Two snapshots, as on Btrfs."""
+    """Two snapshots of a subvolume with others nested in it."""
+
+    storage = Btrfs()
 
     def make_source(self) -> None:
-        subvolume(self.source)
+        for name in ("", "/dir", "/build"):
+            subvolume(self.source + name)
 
     def fork(self) -> None:
-        self.since = stamp(self.folder).ctime_ns
-        snapshot(self.source, self.tree)
-        snapshot(self.tree, self.base)
-        freeze(self.base)
+        early = stamp(self.folder).ctime_ns
+        os.mkdir(self.pool)
+        self.storage.prepare(KEY, Source(self.source), self.pool)
+        content = self.storage.content(KEY, self.pool)
+        assert content.base is not None
+        self.tree, self.base = content.tree, content.base
+        self.stamps = {"early": early, "none": 1, "walk": stamp(self.folder).ctime_ns}
 
     def ways(self) -> dict[str, Changeset]:
-        found = {
-            "walk": scan_pair(self.tree, self.base, AT, since=self.since),
-            "every": scan_pair(self.tree, self.base, AT),
-            "early": scan_pair(self.tree, self.base, AT, since=1),
-        }
-        if os.geteuid() == 0:
-            found["touched"] = scan_pair(self.tree, self.base, AT, touched=differing(self.tree, self.base))
+        found = {way: scan_pair(self.tree, self.base, AT, since=since) for way, since in self.stamps.items()}
+        found["every"] = scan_pair(self.tree, self.base, AT)
+        touched = self.storage.touched(KEY, self.pool)
+        if touched is not None:
+            found["touched"] = scan_pair(self.tree, self.base, AT, touched=touched)
         return found
 
-    @rule(name=st.sampled_from(NAMES))
-    def subvolume_in_the_tree(self, name: str) -> None:
-        with contextlib.suppress(Exception):
-            subvolume(f"{self.tree}/{name}")
+    @rule(name=st.sampled_from(NAMES), of=st.sampled_from(["", "dir", "build"]))
+    def subvolume_in_the_tree(self, name: str, of: str) -> None:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            if of:
+                snapshot(f"{self.tree}/{of}", f"{self.tree}/{name}")
+            else:
+                subvolume(f"{self.tree}/{name}")
+
+    @rule(one=st.sampled_from(NAMES), two=st.sampled_from(NAMES))
+    def swap(self, one: str, two: str) -> None:
+        with contextlib.suppress(OSError):
+            os.rename(f"{self.tree}/{one}", f"{self.tree}/aside")
+            os.rename(f"{self.tree}/{two}", f"{self.tree}/{one}")
+            os.rename(f"{self.tree}/aside", f"{self.tree}/{two}")
 
     def teardown(self) -> None:
-        remove_snapshots(self.folder, self.base)
+        if self.ready:
+            self.storage.remove(KEY, self.pool)
+        remove(self.folder)
 
 
 class Clones(Kept):

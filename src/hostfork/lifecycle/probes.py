@@ -3,7 +3,7 @@
 Those of the sources that show through are taken beside the work of preparing the fork: they need a syncfs of the
 source's filesystem, which waits for whatever anybody has dirty there, up to seconds on a busy disk. A run does not
 wait for that: what is not there in time is not compared, and that is said at the end. Where the base's content is
-kept, one stamp of the pool is written down, from before anything is made: what the fork writes is not older.
+kept, a stamp of the pool is written down when all is made and the command starts: what that writes is not older.
 """
 
 import os
@@ -32,6 +32,7 @@ class Probes:
         self._taken: dict[str, Any] = {}
         self._threads: list[threading.Thread] = []
         self._closed = False
+        self._pool: tuple[str, str] | None = None
 
     @classmethod
     def since(cls, record: Record, start: float) -> "Probes":
@@ -49,9 +50,9 @@ class Probes:
         return probes
 
     def begin(self, fork: ForkFolder, record: Record) -> None:
-        """Take a stamp for each source that shows through, in the background; of the pool, at once."""
+        """Take a stamp for each source that shows through, in the background."""
         if any(path.base_content is BaseContent.KEPT for path in record.paths):
-            _write_stamp(fork.file(_STAMP), record.pool)
+            self._pool = fork.file(_STAMP), record.pool
         for path in record.paths:
             if path.source_changed is SourceChanged.NOT_CHECKED:
                 thread = threading.Thread(target=self._take, args=(path.path, record.pool), daemon=True)
@@ -63,6 +64,8 @@ class Probes:
         for thread in self._threads:
             thread.join(_PATIENCE)
         self._closed = True
+        if self._pool is not None:
+            _write_stamp(*self._pool)
 
     def of(self, path: str) -> "Probe | None":
         """The stamp of a path, None where it was not there in time."""
