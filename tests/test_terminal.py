@@ -370,17 +370,32 @@ def test_interrupt_that_the_command_ignores(shell: Screen) -> None:
     still_right(shell)
 
 
-def test_interrupt_that_the_command_handles_comes_once(shell: Screen) -> None:
-    """The terminal sent it to the whole group, so hostfork does not send it again."""
-    script = 'n=0; trap "let n++; echo n=\\$n" INT; echo on; while read line; do echo "line=$line n=$n"; done'
-    shell.enter(f"{FORK} -- bash -c '{script}'", "^on$")
+COUNTS = 'n=0; trap "let n++; echo n=\\$n" INT; echo on; while read line; do echo "line=$line n=$n"; done'
+
+
+def counts_to_three(shell: Screen, person: Person, prefix: str = "") -> None:
+    """Three Ctrl-C are three for a command that handles them, also when hostfork is done with launching it."""
+    shell.enter(f"{prefix}{FORK} -- bash -c '{COUNTS}'", "^on$")
     for number in (1, 2, 3):
         shell.type(INTERRUPT)
         shell.see(f"n={number}$")
+    shell.until(lambda: '"started"' in journals(person), "the end of the launch")
     shell.enter("words", "^line=words n=3$")
     shell.type(END)
     shell.see("outer>$")
     still_right(shell)
+
+
+def test_interrupt_that_the_command_handles_comes_once(shell: Screen, person: Person) -> None:
+    """The terminal sent it to the whole group, so hostfork does not send it again."""
+    counts_to_three(shell, person)
+
+
+@pytest.mark.rig("strace")
+@pytest.mark.parametrize("call", ["signalfd4", "setsid", "sendmsg"])
+def test_interrupt_while_the_keeper_gets_no_processor(shell: Screen, person: Person, call: str) -> None:
+    """A keeper that is still in the terminal's group has it too, and does not send it to a command that has it."""
+    counts_to_three(shell, person, f"strace -f -o /dev/null -e trace={call} -e inject={call}:delay_enter=500000 ")
 
 
 def test_quit(shell: Screen) -> None:
@@ -582,12 +597,15 @@ def name_of(pid: int) -> str:
 
 
 @pytest.mark.rig("strace")
-def test_an_interrupt_before_the_command_exists(shell: Screen, person: Person) -> None:
-    """Ctrl-C when the keeper is about to fork the command is the command's, although it was not there."""
-    slow = "strace -f -o /dev/null -e trace=clone,clone3 -e inject=clone,clone3:delay_enter=400000"
+@pytest.mark.parametrize("call", ["clone,clone3", "setsid"])
+def test_an_interrupt_before_the_command_exists(shell: Screen, person: Person, call: str) -> None:
+    """Ctrl-C when the keeper is about to fork the command, or has just done so, is the command's."""
+    slow = f"strace -f -o /dev/null -e trace={call} -e inject={call}:delay_enter=400000"
     shell.type(f"{slow} {FORK} -- cat\r")
     shell.until(lambda: "launching" in journals(person), "the launch")
     shell.until(lambda: shell.front() != shell.process.pid, "the job in front")
+    if call == "setsid" and person.cgroup is not None:
+        shell.until(lambda: bool(pids_of_fork(person)), "the command at its gate")
     shell.type(INTERRUPT)
     shell.see("outer>$")
     shell.enter("echo status=$?", "^status=130$")

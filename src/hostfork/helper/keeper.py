@@ -119,18 +119,23 @@ class Command:
         self.stops = 0
         self.followed = False
         self.early: list[int] = []
+        """Stops from before the exec."""
 
     @classmethod
     def start(cls, plan: Context, tree: ProcessTree, channel: Channel) -> "Command":
         """Fork the command; it stays in the caller's session and process group while the keeper leaves both."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        gate, opener = os.pipe2(os.O_CLOEXEC)
         pid = tree.fork()
         if pid == 0:
-            _become_command(plan, write_end)
+            _become_command(plan, write_end, gate)
         os.close(write_end)
-        early = _from_terminal()
+        os.close(gate)
         try:
             os.setsid()
+            # Only now: what the terminal sends from here on is the command's alone.
+            os.write(opener, bytes((0, *_from_terminal())))
+            os.close(opener)
             os.chdir("/")
             with open(f"/proc/{pid}/stat", "rb") as file:
                 content = file.read()
@@ -139,9 +144,7 @@ class Command:
         except OSError:
             tree.end()  # without an owner to tell, or without a keeper, no command
             raise
-        command = cls(pid, read_end)
-        command.early = early
-        return command
+        return cls(pid, read_end)
 
     def wait_for_change(self) -> list[Stopped | Exited]:
         """What happened to the command; other children are reaped on the way."""
@@ -185,7 +188,7 @@ class Command:
 
 
 def _from_terminal() -> list[int]:
-    """What the terminal sent to the caller's group before the command was in it: all of it waits here, blocked."""
+    """What the terminal sent to the caller's group while this process was in it: all of it waits here, blocked."""
     waiting = syscalls.signalfd({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP})
     try:
         return [number for number, code, _sender in syscalls.read_signals(waiting) if code == _SI_KERNEL]
@@ -193,8 +196,16 @@ def _from_terminal() -> list[int]:
         os.close(waiting)
 
 
-def _become_command(plan: Context, report: int) -> NoReturn:
+def _become_command(plan: Context, report: int, gate: int) -> NoReturn:
     try:
+        came = os.read(gate, 100)
+        if not came:
+            raise ConnectionResetError  # the keeper is dead
+        # Blocked until now: what came after the fork waits here too, and came once; the rest came before it.
+        waiting = signal.sigpending()
+        for number in came[1:]:
+            if number not in waiting:
+                os.kill(os.getpid(), number)
         context.start(plan, report)
     finally:
         os.kill(os.getpid(), signal.SIGKILL)
