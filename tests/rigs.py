@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -293,13 +292,29 @@ def _sweep_old(parent: str) -> None:
         os.close(lock)
 
 
+_SUBVOL_SETFLAGS = 0x4008941A
+
+
+def _make_writable(path: str) -> None:
+    """Take the read-only flag from a Btrfs subvolume, whose root alone has this inode number."""
+    if os.path.isdir(path) and os.stat(path).st_ino == 256 and os.statvfs(path).f_flag & os.ST_RDONLY == 0:
+        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(OSError):  # another filesystem's folder of that number
+                fcntl.ioctl(opened, _SUBVOL_SETFLAGS, bytes(8))
+        finally:
+            os.close(opened)
+
+
 def remove_tree(path: str) -> None:
-    """Delete a tree, closed folders too (overlay leaves one of mode 000)."""
+    """Delete a tree, closed folders too (overlay leaves one of mode 000), and read-only snapshots."""
     if not os.path.lexists(path):
         return
     for folder, names, _ in os.walk(path):
         for name in names:
             inner = os.path.join(folder, name)
+            if not os.path.islink(inner):
+                _make_writable(inner)
             if not os.path.islink(inner) and stat.S_IMODE(os.lstat(inner).st_mode) & 0o700 != 0o700:
                 with contextlib.suppress(OSError):
                     os.chmod(inner, 0o700)
@@ -533,6 +548,25 @@ def make_home(folder: str, uid: int, gid: int) -> str:
     return home
 
 
+def write_files(root: str, files: Mapping[str, str]) -> None:
+    """Write files below `root`; a name that ends in a slash is a folder, and a script can be executed."""
+    for name, text in files.items():
+        path = os.path.join(root, name)
+        os.makedirs(path if name.endswith("/") else os.path.dirname(path), exist_ok=True)
+        if not name.endswith("/"):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        if text.startswith("#!"):
+            os.chmod(path, 0o755)
+
+
+def make_project(person: Person, parent: str, files: Mapping[str, str]) -> str:
+    """A new folder `proj` of the person's in `parent` that holds these files."""
+    folder = os.path.join(parent, "proj")
+    person.call(write_files, folder, files)
+    return folder
+
+
 # --- calls in a child ------------------------------------------------------------------------------------------------
 
 
@@ -692,9 +726,10 @@ def filesystem_of(path: str) -> str:
 # --- what a test left behind -----------------------------------------------------------------------------------------
 
 
-def _mounts(table: list[str]) -> Counter[tuple[str, str]]:
-    """How often which folder of which device is mounted at which place."""
-    return Counter((words[4], words[2] + words[3]) for words in (line.split(" ") for line in table))
+def _mounts(table: list[str]) -> Iterator[str]:
+    """Each mount: its place, device and root, and after `#` its own number."""
+    for words in (line.split(" ") for line in table):
+        yield f"{words[4]} {words[2]}{words[3]}#{words[0]}"
 
 
 @dataclass(frozen=True)
@@ -704,29 +739,28 @@ class Leftovers:
     mounts: frozenset[str]
     cgroups: frozenset[str]
     pids: frozenset[int]
+    machine: frozenset[str] = frozenset()
+    """The mounts in the machine's own namespace."""
 
     @classmethod
     def look(cls, bench: Bench) -> "Leftovers":
-        """What is there now, without what may come while a test runs: the rigs' own disks and groups, others' mounts.
+        """What is there now, the rigs' own disks and groups left out: they may be made while a test runs.
 
         An ordinary user has no mount namespace of their own here, and can leave no mount in the machine's.
         """
-        surplus = _mounts(mountinfo()) - _mounts(bench.machine_mounts())
-        mounts = frozenset(
-            f"{place} {what}#{number}"
-            for (place, what), count in surplus.items()
-            if place not in bench.mounted
-            for number in range(count)
-        )
+        machine = frozenset(_mounts(bench.machine_mounts()))  # first: what comes between the two is looked at again
+        mounts = frozenset(name for name in _mounts(mountinfo()) if name.partition(" ")[0] not in bench.mounted)
         if bench.cgroup is None:
-            return cls(mounts, frozenset(), frozenset(_marked_pids()))
+            return cls(mounts, frozenset(), frozenset(_marked_pids()), machine)
         own = {os.path.join(bench.cgroup, name) for name in ("root", "user")}
         groups = frozenset(folder for folder, _, _ in os.walk(bench.cgroup) if folder not in own)
-        return cls(mounts, groups, frozenset(pids_below(bench.cgroup)))
+        return cls(mounts, groups, frozenset(pids_below(bench.cgroup)), machine)
 
     def beyond(self, before: "Leftovers") -> "Leftovers":
-        """What is here and was not there before."""
-        return Leftovers(self.mounts - before.mounts, self.cgroups - before.cgroups, self.pids - before.pids)
+        """What is here and was not there before, without what came to the machine too."""
+        arrived = {name.rpartition("#")[0] for name in self.machine - before.machine}
+        mounts = frozenset(name for name in self.mounts - before.mounts if name.rpartition("#")[0] not in arrived)
+        return Leftovers(mounts, self.cgroups - before.cgroups, self.pids - before.pids)
 
     def __bool__(self) -> bool:
         return bool(self.mounts or self.cgroups or self.pids)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import rigs
 from hostfork import api
 from hostfork.errors import Code, CommandError, ForkError, HostforkError, PolicyError
 from hostfork.lifecycle import events
@@ -22,15 +23,7 @@ pytestmark = pytest.mark.usefixtures("leaves_nothing")
 @pytest.fixture
 def project(person, ext4_disk):
     """A small project of the person's."""
-    folder = os.path.join(ext4_disk.folder(person), "proj")
-    person.call(_make_project, folder)
-    return folder
-
-
-def _make_project(folder):
-    os.makedirs(f"{folder}/d")
-    for name in ("a", "b", "d/c"):
-        Path(folder, name).write_text(f"{name}\n")
+    return rigs.make_project(person, ext4_disk.folder(person), {name: f"{name}\n" for name in ("a", "b", "d/c")})
 
 
 def request(project, script, mode="", **options):

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+import rigs
 from hostfork import api
 from test_cli_documents import check as check_schema
 
@@ -20,17 +21,8 @@ PROGRAM = os.path.join(sys.prefix, "bin/hostfork")
 @pytest.fixture
 def project(person):
     """A small project of the person's, below their home."""
-    folder = os.path.join(person.home, "proj")
-    person.call(_make_project, folder)
-    return folder
-
-
-def _make_project(folder):
-    os.mkdir(folder)
-    for name, content in (("a.txt", "one\ntwo\n"), ("old.txt", "old\n"), ("run.sh", "#!/bin/sh\necho ran\n")):
-        with open(os.path.join(folder, name), "w") as file:
-            file.write(content)
-    os.chmod(os.path.join(folder, "run.sh"), 0o755)
+    files = {"a.txt": "one\ntwo\n", "old.txt": "old\n", "run.sh": "#!/bin/sh\necho ran\n"}
+    return rigs.make_project(person, person.home, files)
 
 
 @pytest.fixture

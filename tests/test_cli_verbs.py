@@ -1,9 +1,8 @@
-"""Every verb but `run` from the outside: answers, documents, exit statuses, help, pipes, completion."""
+"""Every verb but `run` from the outside: answers, documents, exit statuses, pipes."""
 
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -11,6 +10,7 @@ import tarfile
 import pexpect
 import pytest
 
+import rigs
 from hostfork.cli.group import VERBS
 from test_cli_documents import check as check_schema
 
@@ -24,18 +24,8 @@ CHANGE = (
 @pytest.fixture
 def project(person):
     """A small git project of the person's."""
-    folder = os.path.join(person.home, "proj")
-    person.call(_make_project, folder)
-    return folder
-
-
-def _make_project(folder):
-    os.mkdir(folder)
-    for name, content in (("a.txt", "one\ntwo\n"), ("old.txt", "old\n"), ("run.sh", "#!/bin/sh\n"),
-                          (".gitignore", "node_modules/\n")):  # fmt: skip
-        with open(os.path.join(folder, name), "w") as file:
-            file.write(content)
-    os.chmod(os.path.join(folder, "run.sh"), 0o755)
+    files = {"a.txt": "one\ntwo\n", "old.txt": "old\n", "run.sh": "#!/bin/sh\n", ".gitignore": "node_modules/\n"}
+    return rigs.make_project(person, person.home, files)
 
 
 @pytest.fixture
@@ -318,7 +308,7 @@ def test_bad_usage_of_discard(call, words):
     assert call("discard", *words).returncode == 2
 
 
-# --- recover, policy, completion -------------------------------------------------------------------------------------
+# --- recover, policy -------------------------------------------------------------------------------------------------
 
 
 def test_recover_puts_a_killed_run_right(call, person, project):
@@ -369,81 +359,7 @@ def test_bad_usage_of_policy(call, words):
     assert call("policy", *words).returncode == 2
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_is_one_that_the_shell_takes(call, person, shell):
-    script = call("completion", shell, check=0).stdout
-    assert document(call("completion", shell, "--json", check=0))["script"] == script
-    if shutil.which(shell) is None:
-        pytest.skip(f"rig missing: {shell}")
-    done = person.run([shell, "-n"], input=script)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def _bash(person, project, line):
-    """What a real bash offers for a line."""
-    words = line.split(" ")
-    script = (
-        'eval "$(hostfork completion bash)"; '
-        f"COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}; "
-        "_hostfork_completion hostfork 2>/dev/null; printf '%s\\n' \"${COMPREPLY[@]}\""
-    )
-    return person.run(["bash", "-c", script], cwd=project, check=True).stdout.split()
-
-
-def test_completion_in_a_real_bash(call, kept, person, project):
-    assert set(VERBS) <= set(_bash(person, project, "hostfork "))
-    assert _bash(person, project, "hostfork dif") == ["diff"]
-    assert _bash(person, project, "hostfork diff ca") == [kept]
-    assert _bash(person, project, "hostfork discard ca") == [kept]
-    assert "--private" in _bash(person, project, "hostfork run --pri")
-    assert _bash(person, project, "hostfork run --policy b") == ["build"]
-    assert _bash(person, project, "hostfork run --require sna") == ["snapshot"]
-    assert _bash(person, project, "hostfork completion z") == ["zsh"]
-
-
-@pytest.mark.rig("fish")
-def test_completion_in_a_real_fish(call, kept, person, project):
-    script = "hostfork completion fish | source; complete -C 'hostfork diff ca'"
-    done = person.run(["fish", "--no-config", "-c", script], cwd=project, check=True)
-    assert done.stdout.split()[0] == kept
-
-
-@pytest.mark.rig("zsh")
-def test_completion_in_a_real_zsh(call, kept, person, project):
-    script = call("completion", "zsh", check=0).stdout
-    name = "_hostfork_completion"
-    ask = f"compdef() {{ :; }}\n{script}\nwords=(hostfork diff ca); CURRENT=3; compadd() {{ print -r -- $@; }}\n"
-    ask += "_describe() { print -r -- ${(P)3}; }; " + name + " 2>/dev/null; true"
-    done = person.run(["zsh", "-f", "-c", ask], cwd=project)
-    assert kept in done.stdout, done.stderr
-
-
-def test_completion_of_a_broken_state_folder_is_quiet(person, project):
-    done = person.run([PROGRAM], env={"_HOSTFORK_COMPLETE": "bash_complete", "COMP_WORDS": "hostfork diff x",
-                                      "COMP_CWORD": "2", "XDG_STATE_HOME": "/proc/none"})  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    done = person.run([PROGRAM], env={"_HOSTFORK_COMPLETE": "tcsh_complete"})
-    assert done.returncode == 1
-
-
 # --- every verb ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("verb", ["", *VERBS])
-def test_help_fits_a_screen(root, verb):
-    done = root.run([PROGRAM, *([verb] if verb else []), "--help"], check=True)
-    lines = done.stdout.splitlines()
-    assert len(lines) <= 40
-    assert max(map(len, lines)) <= 80
-    assert lines[0].endswith(".")
-    assert lines[2].startswith("Usage: hostfork")
-    start = lines.index("Examples:")
-    examples = lines[start + 1 : lines.index("", start)]
-    assert len(examples) == 3
-    assert all("hostfork" in example for example in examples)
-    options = lines[lines.index("Options:") + 1 :]
-    assert all(line[:3] in ("  -", "") or line.startswith("`hostfork VERB") for line in options)
-    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])
@@ -596,15 +512,6 @@ def test_what_was_left_out_is_told_in_a_few_lines():
     lines = left_out_lines(tuple(f"a\n{number}" for number in range(8)))
     assert lines[1] == "  a\\x0a0"
     assert lines[-1] == "  and 3 more paths; --json lists them"
-
-
-def test_a_shell_that_goes_away_while_it_completes(root):
-    read, write = os.pipe()
-    os.close(read)
-    asked = {"_HOSTFORK_COMPLETE": "bash_complete", "COMP_WORDS": "hostfork ", "COMP_CWORD": "1"}
-    done = root.run([PROGRAM], env=asked, stdout=write)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize(("verb", "module"), [("list", "list"), ("run", "running")])

@@ -22,20 +22,10 @@ from hostfork.collect.export import Part, export_changes, export_tar, export_tre
 from hostfork.collect.manifest import StatManifest
 from hostfork.collect.scan import full_manifest, scan_layer, scan_tree
 from hostfork.errors import Code, CollectError
-from rigs import Disk, Person
+from rigs import Disk, Person, write_files
 
 AT = "/data/proj"
 NONE = Changeset(())
-
-
-def make(root: str, files: dict[str, str]) -> None:
-    """Write files; a name that ends in a slash is a folder."""
-    for name, text in files.items():
-        path = os.path.join(root, name)
-        os.makedirs(path if name.endswith("/") else os.path.dirname(path), exist_ok=True)
-        if not name.endswith("/"):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
 
 
 class Fork:
@@ -43,7 +33,7 @@ class Fork:
 
     def __init__(self, folder: str, files: dict[str, str], change: Callable[[str], None]) -> None:
         self.folder, self.base, self.copy, self.delta = folder, f"{folder}/base", f"{folder}/copy", f"{folder}/delta"
-        make(self.base, files)
+        write_files(self.base, files)
         copy_with_manifest(self.base, self.copy, f"{folder}/manifest")
         self.manifest = StatManifest.load(f"{folder}/manifest")
         change(self.copy)
@@ -69,7 +59,7 @@ class Fork:
 
 
 def _few(copy: str) -> None:
-    make(copy, {"a": "changed", "d/new": "new"})
+    write_files(copy, {"a": "changed", "d/new": "new"})
     os.unlink(f"{copy}/gone")
 
 
@@ -116,7 +106,7 @@ def test_all_metadata_is_kept(tmp_path: os.PathLike[str]) -> None:
 
 def test_blocks_are_shared_where_they_can_be(root: Person, xfs_disk: Disk) -> None:
     folder = xfs_disk.folder(root)
-    make(folder, {"tree/big": "x" * (8 << 20)})
+    write_files(folder, {"tree/big": "x" * (8 << 20)})
     free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_bsize
     export_tree("/nowhere", f"{folder}/tree", NONE, AT, (), f"{folder}/out", True)
     os.sync()
@@ -127,7 +117,7 @@ def test_blocks_are_shared_where_they_can_be(root: Person, xfs_disk: Disk) -> No
 
 def test_across_filesystems(root: Person, ext4_disk: Disk, tmpfs_disk: Disk) -> None:
     folder = ext4_disk.folder(root)
-    make(folder, {"tree/a": "a" * 100_000, "tree/empty": ""})
+    write_files(folder, {"tree/a": "a" * 100_000, "tree/empty": ""})
     out = f"{tmpfs_disk.folder(root)}/out"
     assert export_tree("/nowhere", f"{folder}/tree", NONE, AT, (), out, True) == ()
     assert content(full_manifest(out)) == content(full_manifest(f"{folder}/tree"))
@@ -145,7 +135,7 @@ def test_an_empty_folder_is_taken_and_parents_are_made(tmp_path: os.PathLike[str
 
 def test_a_destination_in_use_is_refused(tmp_path: os.PathLike[str]) -> None:
     fork = Fork(str(tmp_path), FILES, _few)
-    make(fork.out, {"mine": "keep"})
+    write_files(fork.out, {"mine": "keep"})
     assert "not empty" in refused(fork, "is not empty").message
     fork.out = f"{fork.out}/mine"
     refused(fork, "is not a folder")
@@ -158,7 +148,7 @@ def test_a_destination_in_use_is_refused(tmp_path: os.PathLike[str]) -> None:
 
 def test_a_base_that_changed_publishes_nothing(tmp_path: os.PathLike[str]) -> None:
     fork = Fork(str(tmp_path), FILES, _few)
-    make(fork.base, {"same": "host", "new-on-the-host": "", "d/e/host": ""})
+    write_files(fork.base, {"same": "host", "new-on-the-host": "", "d/e/host": ""})
     os.unlink(f"{fork.base}/d/x")
     fork.out = f"{tmp_path}/new/out"
     error = refused(fork, "the host changed 2 files", Code.COLLECT_BASE_GONE)
@@ -171,7 +161,7 @@ def test_a_base_that_changed_publishes_nothing(tmp_path: os.PathLike[str]) -> No
 
 def test_what_the_host_made_later_is_not_exported(tmp_path: os.PathLike[str]) -> None:
     fork = Fork(str(tmp_path), FILES, _few)
-    make(fork.base, {"new-on-the-host": "", "d/e/host": ""})
+    write_files(fork.base, {"new-on-the-host": "", "d/e/host": ""})
     fork.export()
     assert sorted(full_manifest(fork.out).entries) == ["", "a", "d", "d/e", "d/e/y", "d/new", "d/x", "same"]
 
@@ -187,8 +177,8 @@ def test_many_lost_files_are_counted(tmp_path: os.PathLike[str]) -> None:
 
 def test_a_folder_with_changes_that_the_host_replaced(tmp_path: os.PathLike[str]) -> None:
     base, upper = f"{tmp_path}/base", f"{tmp_path}/upper"
-    make(base, {"d/x": "", "e/x": ""})
-    make(upper, {"d/new": "", "e/new": ""})
+    write_files(base, {"d/x": "", "e/x": ""})
+    write_files(upper, {"d/new": "", "e/new": ""})
     changes = scan_layer(upper, base, AT)
     shutil.rmtree(f"{base}/d")
     os.symlink("/etc", f"{base}/d")
@@ -215,7 +205,7 @@ def test_omitted_paths_are_left_out(tmp_path: os.PathLike[str]) -> None:
 
 def test_a_destination_inside_the_base_does_not_hold_itself(tmp_path: os.PathLike[str]) -> None:
     base, upper = f"{tmp_path}/base", f"{tmp_path}/upper"
-    make(base, {"a": "", "z": ""})
+    write_files(base, {"a": "", "z": ""})
     os.mkdir(upper)
     export_tree(base, upper, NONE, AT, (), f"{base}/out", False)
     assert sorted(os.listdir(f"{base}/out")) == ["a", "z"]
@@ -228,7 +218,7 @@ def _hostile(copy: str) -> None:
     os.symlink("/tmp/hostfork-test-victim", f"{copy}/out")
     os.symlink("/tmp/hostfork-test-victim", f"{copy}/d/e")
     os.symlink("..", f"{copy}/up")
-    make(copy, {"suid": "#!"})
+    write_files(copy, {"suid": "#!"})
     os.chmod(f"{copy}/suid", 0o6755)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{copy}/sock")
@@ -245,7 +235,7 @@ def victim() -> Iterator[str]:
     """A folder that nothing may write to."""
     path = "/tmp/hostfork-test-victim"
     shutil.rmtree(path, ignore_errors=True)
-    make(path, {"passwd": "root"})
+    write_files(path, {"passwd": "root"})
     yield path
     shutil.rmtree(path)
 
@@ -297,7 +287,7 @@ def test_the_changes_alone(tmp_path: os.PathLike[str]) -> None:
 
 
 def test_a_changed_file_of_the_lists_name(tmp_path: os.PathLike[str]) -> None:
-    fork = Fork(str(tmp_path), FILES, lambda copy: make(copy, {"changes.json": "mine"}))
+    fork = Fork(str(tmp_path), FILES, lambda copy: write_files(copy, {"changes.json": "mine"}))
     with pytest.raises(CollectError, match="cover") as caught:
         export_changes(fork.delta, fork.changes, AT, fork.out)
     assert caught.value.code is Code.COLLECT_DESTINATION
@@ -306,7 +296,7 @@ def test_a_changed_file_of_the_lists_name(tmp_path: os.PathLike[str]) -> None:
 
 def test_tar_is_deterministic_and_complete(tmp_path: os.PathLike[str]) -> None:
     def change(copy: str) -> None:
-        make(copy, {"new/deep/file": "n" * 20_000})
+        write_files(copy, {"new/deep/file": "n" * 20_000})
         with open(f"{copy}/raw\udcff\n", "w", encoding="ascii") as file:
             file.write("raw")
         os.link(f"{copy}/a", f"{copy}/d/hard")
@@ -341,7 +331,7 @@ def test_several_paths_in_one_stream(tmp_path: os.PathLike[str]) -> None:
 
 
 def test_a_tar_stream_into_a_raw_pipe(tmp_path: os.PathLike[str]) -> None:
-    fork = Fork(str(tmp_path), FILES, lambda copy: make(copy, {"big": "x" * 500_000}))
+    fork = Fork(str(tmp_path), FILES, lambda copy: write_files(copy, {"big": "x" * 500_000}))
     reader, writer = os.pipe()
     os.set_blocking(writer, True)
     child = os.fork()
@@ -364,7 +354,7 @@ def test_a_tar_stream_into_a_full_device(tmp_path: os.PathLike[str]) -> None:
 
 
 def test_a_private_file(tmp_path: os.PathLike[str]) -> None:
-    make(str(tmp_path), {"copy": "content"})
+    write_files(str(tmp_path), {"copy": "content"})
     export_tree("/nowhere", f"{tmp_path}/copy", NONE, "/etc/conf", (), f"{tmp_path}/out", True)
     assert os.listdir(f"{tmp_path}/out") == ["conf"]
     stream = io.BytesIO()
@@ -385,7 +375,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: os.PathLike[str], make_disk: Calla
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: os.PathLike[str]) -> None:
-    make(f"{tmp_path}/tree", {f"d{number % 40}/f{number}": "x" * 2000 for number in range(4000)})
+    write_files(f"{tmp_path}/tree", {f"d{number % 40}/f{number}": "x" * 2000 for number in range(4000)})
     where = f"{tmp_path}/where"
     os.mkdir(where)
     child = os.fork()
@@ -404,14 +394,14 @@ def test_an_interrupt_leaves_nothing(tmp_path: os.PathLike[str]) -> None:
 
 
 def test_a_destination_that_comes_into_use_is_left_alone(tmp_path: os.PathLike[str]) -> None:
-    make(f"{tmp_path}/tree", {f"d{number % 40}/f{number}": "x" * 2000 for number in range(4000)})
+    write_files(f"{tmp_path}/tree", {f"d{number % 40}/f{number}": "x" * 2000 for number in range(4000)})
     where = f"{tmp_path}/where"
     os.makedirs(f"{where}/out")
     child = os.fork()
     if child == 0:
         while len(os.listdir(where)) == 1:
             time.sleep(0.0005)
-        make(where, {"out/mine": "keep"})
+        write_files(where, {"out/mine": "keep"})
         os._exit(0)
     with pytest.raises(CollectError, match="came into use"):
         export_tree("/nowhere", f"{tmp_path}/tree", NONE, AT, (), f"{where}/out", True)
@@ -422,7 +412,7 @@ def test_a_destination_that_comes_into_use_is_left_alone(tmp_path: os.PathLike[s
 
 @pytest.mark.rig("root")
 def test_a_destination_without_attributes_is_said(tmp_path: os.PathLike[str]) -> None:
-    make(f"{tmp_path}/tree", {"a": "", "b": ""})
+    write_files(f"{tmp_path}/tree", {"a": "", "b": ""})
     os.setxattr(f"{tmp_path}/tree/a", "user.test", b"1")
     place = f"{tmp_path}/ramfs"
     os.mkdir(place)
@@ -436,14 +426,14 @@ def test_a_destination_without_attributes_is_said(tmp_path: os.PathLike[str]) ->
 
 
 def test_a_file_that_gets_shorter_while_it_is_copied(tmp_path: os.PathLike[str]) -> None:
-    make(str(tmp_path), {"a": "12345"})
+    write_files(str(tmp_path), {"a": "12345"})
     with open(f"{tmp_path}/a", "rb") as source, open(f"{tmp_path}/b", "wb") as target:
         _copy_range(source.fileno(), target.fileno(), 0, 100)
     assert os.path.getsize(f"{tmp_path}/b") == 5
 
 
 def _links_and_nodes(folder: str) -> None:
-    make(folder, {"tree/a/one": "1", "tree/b/": ""})
+    write_files(folder, {"tree/a/one": "1", "tree/b/": ""})
     os.link(f"{folder}/tree/a/one", f"{folder}/tree/b/two")
     os.chmod(f"{folder}/tree/a", 0)
     left_out = export_tree("/nowhere", f"{folder}/tree", NONE, AT, (), f"{folder}/out", True, special=True)
@@ -463,7 +453,7 @@ def test_a_hard_link_out_of_a_closed_folder_is_a_file_of_its_own(user: Person, e
 
 
 def _as_user(folder: str) -> tuple[str, ...]:
-    make(folder, {"delta/closed/in": "in", "delta/plain": ""})
+    write_files(folder, {"delta/closed/in": "in", "delta/plain": ""})
     os.chmod(f"{folder}/delta/closed/in", 0)
     os.chmod(f"{folder}/delta/closed", 0)
     changes = scan_layer(f"{folder}/delta", f"{folder}/base", AT)
@@ -481,7 +471,7 @@ def _as_user(folder: str) -> tuple[str, ...]:
 @pytest.mark.rig("root")
 def test_a_user_exports_what_a_user_can(user: Person, ext4_disk: Disk) -> None:
     folder = ext4_disk.folder(user)
-    make(folder, {"base/foreign": "f", "base/secret": "s", "base/secrets/one": "1"})
+    write_files(folder, {"base/foreign": "f", "base/secret": "s", "base/secrets/one": "1"})
     os.chmod(f"{folder}/base/secret", 0o600)
     os.chmod(f"{folder}/base/secrets", 0o700)
     os.chown(f"{folder}/base", user.uid, user.gid)
@@ -491,9 +481,9 @@ def test_a_user_exports_what_a_user_can(user: Person, ext4_disk: Disk) -> None:
 
 
 def _interrupted_closed(folder: str) -> None:
-    make(folder, {"tree/a/x": "", "tree/b": ""})
+    write_files(folder, {"tree/a/x": "", "tree/b": ""})
     os.chmod(f"{folder}/tree/a", 0)
-    make(folder, {"base/gone": ""})
+    write_files(folder, {"base/gone": ""})
     copy_with_manifest(f"{folder}/base", f"{folder}/copy", f"{folder}/manifest")
     manifest = StatManifest.load(f"{folder}/manifest")
     changes = scan_layer(f"{folder}/tree", f"{folder}/base", AT)

@@ -15,22 +15,12 @@ from hostfork.collect.manifest import StatManifest, StatManifestWriter
 from hostfork.collect.scan import compare, full_manifest, scan_layer, scan_tree
 from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
-from rigs import Disk, Person
+from rigs import Disk, Person, write_files
 
 AT = "/data/proj"
 C, M, D, P, T = (
     ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED, ChangeKind.METADATA, ChangeKind.TYPE
 )  # fmt: skip
-
-
-def make(root: str, files: dict[str, str]) -> None:
-    """Write files; a name that ends in a slash is a folder."""
-    for name, text in files.items():
-        path = os.path.join(root, name)
-        os.makedirs(path if name.endswith("/") else os.path.dirname(path), exist_ok=True)
-        if not name.endswith("/"):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
 
 
 def short(changes: Changeset) -> list[tuple[str, ChangeKind]]:
@@ -44,7 +34,7 @@ class Overlaid:
     def __init__(self, folder: str, files: dict[str, str]) -> None:
         self.folder, self.base = folder, f"{folder}/base"
         os.mkdir(self.base)
-        make(self.base, files)
+        write_files(self.base, files)
         self.child = OverlayChild(folder, self.base)
 
     def scan(self, omit: tuple[str, ...] = ()) -> Changeset:
@@ -72,7 +62,7 @@ class Overlaid:
 def _recreate_folder(root: str) -> None:
     shutil.rmtree(f"{root}/d")
     os.mkdir(f"{root}/d")
-    make(root, {"d/c": "new"})
+    write_files(root, {"d/c": "new"})
 
 
 def _case_2(folder: str) -> None:
@@ -107,7 +97,7 @@ def test_case_3_an_opaque_folder_publishes_nothing_of_the_base(person: Person, e
 def _rebuild_folders(root: str) -> None:
     shutil.rmtree(f"{root}/d")
     os.makedirs(f"{root}/d/e/f")
-    make(root, {"d/new.gen": "", "d/e/new.gen": "", "d/e/f/new.gen": "", "kept/new.gen": ""})
+    write_files(root, {"d/new.gen": "", "d/e/new.gen": "", "d/e/f/new.gen": "", "kept/new.gen": ""})
 
 
 def _rebuilt(folder: str) -> None:
@@ -159,17 +149,17 @@ def test_a_folder_that_is_gone_or_another_kind(tmp_path: os.PathLike[str]) -> No
     fork = Copied(str(tmp_path), {"d/a": "", "d/e/f": "", "t/a/b": ""})
     shutil.rmtree(f"{fork.copy}/d")
     shutil.rmtree(f"{fork.copy}/t")
-    make(fork.copy, {"t": "a file"})
+    write_files(fork.copy, {"t": "a file"})
     wanted = [("d", D), ("d/a", D), ("d/e", D), ("d/e/f", D), ("t", T), ("t/a", D), ("t/a/b", D)]
     assert short(fork.scan()) == wanted
-    make(str(tmp_path), {"upper/t": "a file"})
+    write_files(str(tmp_path), {"upper/t": "a file"})
     assert short(scan_layer(f"{tmp_path}/upper", fork.base, AT)) == wanted[4:]
 
 
 def test_whiteouts_as_marked_files_delete(tmp_path: os.PathLike[str]) -> None:
     base, upper = f"{tmp_path}/base", f"{tmp_path}/upper"
-    make(base, {"gone": "g", "kept": "", "sub/x": ""})
-    make(upper, {"gone": "", "kept": "", "sub/x": ""})
+    write_files(base, {"gone": "g", "kept": "", "sub/x": ""})
+    write_files(upper, {"gone": "", "kept": "", "sub/x": ""})
     os.setxattr(upper, "user.overlay.opaque", b"x")
     os.setxattr(f"{upper}/gone", "user.overlay.whiteout", b"")
     os.setxattr(f"{upper}/sub/x", "user.overlay.whiteout", b"")  # its folder is not marked: an ordinary empty file
@@ -178,8 +168,8 @@ def test_whiteouts_as_marked_files_delete(tmp_path: os.PathLike[str]) -> None:
 
 def test_an_overlay_with_other_options_is_refused(tmp_path: os.PathLike[str]) -> None:
     base, upper = f"{tmp_path}/base", f"{tmp_path}/upper"
-    make(base, {"d/": ""})
-    make(upper, {"d/": ""})
+    write_files(base, {"d/": ""})
+    write_files(upper, {"d/": ""})
     os.setxattr(f"{upper}/d", "user.overlay.redirect", b"/e")
     with pytest.raises(CollectError, match="other options") as caught:
         scan_layer(upper, base, AT)
@@ -192,7 +182,7 @@ class Copied:
     def __init__(self, folder: str, files: dict[str, str]) -> None:
         self.base, self.copy = f"{folder}/base", f"{folder}/copy"
         os.mkdir(self.base)
-        make(self.base, files)
+        write_files(self.base, files)
         copy_with_manifest(self.base, self.copy, f"{folder}/manifest")
         self.manifest = StatManifest.load(f"{folder}/manifest")
 
@@ -204,21 +194,21 @@ class Copied:
 def test_touched_and_rewritten_files_are_no_change(tmp_path: os.PathLike[str]) -> None:
     fork = Copied(str(tmp_path), {"a": "one", "b": "two", "c": "three"})
     os.utime(f"{fork.copy}/a")
-    make(fork.copy, {"b": "two"})
+    write_files(fork.copy, {"b": "two"})
     os.unlink(f"{fork.copy}/c")
-    make(fork.copy, {"c": "three"})
+    write_files(fork.copy, {"c": "three"})
     assert fork.scan().changes == ()
 
 
 def test_a_write_in_the_tick_of_the_copy_is_found(tmp_path: os.PathLike[str]) -> None:
     base, copy = f"{tmp_path}/base", f"{tmp_path}/copy"
-    make(base, {"a": "one"})
+    write_files(base, {"a": "one"})
     shutil.copytree(base, copy)
     source = os.lstat(f"{base}/a")
     with StatManifestWriter(f"{tmp_path}/manifest") as writer:
         writer.witness(b"", os.lstat(base), os.lstat(copy))
         # The stat that a write in the same tick would leave behind: nothing in it differs.
-        make(copy, {"a": "two"})
+        write_files(copy, {"a": "two"})
         writer.witness(b"a", source, os.lstat(f"{copy}/a"))
     found = scan_tree(copy, StatManifest.load(f"{tmp_path}/manifest"), base, AT)
     assert short(found) == [("a", M)]
@@ -230,12 +220,12 @@ def test_a_source_that_changed_leaves_no_base(tmp_path: os.PathLike[str]) -> Non
     fork = Copied(str(tmp_path), {"a": "one", "b": "two", "c": "c", "d": "d", "same": "s", "dir/x": ""})
     os.symlink("here", f"{fork.base}/dir/new-on-the-host")
     for name in ("a", "b"):
-        make(fork.base, {name: "host"})
+        write_files(fork.base, {name: "host"})
     os.unlink(f"{fork.base}/c")
     os.utime(f"{fork.copy}/a")
     os.unlink(f"{fork.copy}/b")
     os.chmod(f"{fork.copy}/c", 0o700)
-    make(fork.copy, {"d": "fork", "dir/y": ""})
+    write_files(fork.copy, {"d": "fork", "dir/y": ""})
     found = {change.path: change for change in fork.scan().changes}
     gone = {path: (change.change, change.base_gone) for path, change in found.items()}
     assert gone == {
@@ -251,7 +241,7 @@ def test_a_source_that_changed_leaves_no_base(tmp_path: os.PathLike[str]) -> Non
 def test_a_folder_whose_source_changed_is_compared_by_what_is_known(tmp_path: os.PathLike[str]) -> None:
     fork = Copied(str(tmp_path), {"d/x": "", "e/x": "", "f/x": ""})
     for name in ("d", "e"):
-        make(fork.base, {f"{name}/host": ""})
+        write_files(fork.base, {f"{name}/host": ""})
     os.chmod(f"{fork.copy}/d", 0o700)
     os.setxattr(f"{fork.copy}/e", "user.test", b"1")
     shutil.rmtree(f"{fork.base}/f")
@@ -272,9 +262,9 @@ def test_every_kind_and_type(tmp_path: os.PathLike[str]) -> None:
     os.unlink(f"{fork.copy}/file")
     os.symlink("nowhere", f"{fork.copy}/file")
     shutil.rmtree(f"{fork.copy}/folder")
-    make(fork.copy, {"folder": "now a file"})
+    write_files(fork.copy, {"folder": "now a file"})
     os.unlink(f"{fork.copy}/other")
-    make(fork.copy, {"other/in": ""})
+    write_files(fork.copy, {"other/in": ""})
     changes = fork.scan().changes
     assert [(c.path[len(AT) + 1 :], c.change, c.was, c.kind, c.size) for c in changes] == [
         ("fifo", C, None, EntryKind.FIFO, None),
@@ -304,11 +294,11 @@ def test_devices_and_owners(tmp_path: os.PathLike[str]) -> None:
 
 
 def test_a_private_file(tmp_path: os.PathLike[str]) -> None:
-    make(str(tmp_path), {"one": "1"})
+    write_files(str(tmp_path), {"one": "1"})
     copy_with_manifest(f"{tmp_path}/one", f"{tmp_path}/copy", f"{tmp_path}/manifest")
     manifest = StatManifest.load(f"{tmp_path}/manifest")
     assert scan_tree(f"{tmp_path}/copy", manifest, f"{tmp_path}/one", AT).changes == ()
-    make(str(tmp_path), {"copy": "2"})
+    write_files(str(tmp_path), {"copy": "2"})
     found = scan_tree(f"{tmp_path}/copy", manifest, f"{tmp_path}/one", AT)
     assert found.changes == (
         Change(AT, M, EntryKind.FILE, EntryKind.FILE, 1, 1, 0o644, 0o644, None),
@@ -319,7 +309,7 @@ def test_a_private_file(tmp_path: os.PathLike[str]) -> None:
 
 def test_what_is_left_out_by_name(tmp_path: os.PathLike[str]) -> None:
     fork = Copied(str(tmp_path), {"a": "1", "d/cover/in": "1", "d/e": "1"})
-    make(fork.copy, {"a": "2", "d/cover/in": "2", "d/cover/new": "", "d/e": "2", "sock": ""})
+    write_files(fork.copy, {"a": "2", "d/cover/in": "2", "d/cover/new": "", "d/e": "2", "sock": ""})
     assert short(fork.scan(("d/cover", "sock"))) == [("a", M), ("d/e", M)]
     shutil.rmtree(f"{fork.copy}/d/cover")
     assert short(fork.scan(("d/cover", "sock"))) == [("a", M), ("d/e", M)]
@@ -333,12 +323,12 @@ def test_a_write_through_a_mapping_is_found(root: Person, disk: Disk) -> None:
 
 
 def test_hard_links_are_known_but_no_change(tmp_path: os.PathLike[str]) -> None:
-    make(str(tmp_path), {"t/a": "1", "t/c": "2"})
+    write_files(str(tmp_path), {"t/a": "1", "t/c": "2"})
     os.link(f"{tmp_path}/t/a", f"{tmp_path}/t/b")
     before = full_manifest(f"{tmp_path}/t")
     assert before.hard_links() == (("a", "b"),)
     os.unlink(f"{tmp_path}/t/b")
-    make(str(tmp_path), {"t/b": "1"})
+    write_files(str(tmp_path), {"t/b": "1"})
     after = full_manifest(f"{tmp_path}/t")
     assert after.hard_links() == ()
     assert compare(before, after, AT).changes == ()
@@ -368,7 +358,7 @@ def test_missing_trees_are_typed_errors(tmp_path: os.PathLike[str]) -> None:
 
 def _closed(folder: str) -> None:
     fork = Copied(folder, {"a": "one", "d/x": "1", "e/y": "1"})
-    make(fork.copy, {"a": "two", "d/x": "2", "e/z": "new"})
+    write_files(fork.copy, {"a": "two", "d/x": "2", "e/z": "new"})
     os.chmod(f"{fork.copy}/a", 0)
     os.chmod(f"{fork.copy}/d", 0)
     os.chmod(f"{fork.copy}/e", 0o400)
@@ -383,8 +373,8 @@ def _closed(folder: str) -> None:
 def _closed_root(folder: str) -> None:
     fork = Copied(folder, {".gitignore": "*.gen\n", "a": "one"})
     os.setxattr(f"{fork.base}/a", "user.test", b"1")
-    make(fork.copy, {"a": "two", "b.gen": ""})
-    make(folder, {"upper/b.gen": "", "upper/a": "two"})
+    write_files(fork.copy, {"a": "two", "b.gen": ""})
+    write_files(folder, {"upper/b.gen": "", "upper/a": "two"})
     os.setxattr(f"{folder}/upper/a", "user.test", b"1")
     for name in ("copy/a", "copy", "upper/a", "upper"):
         os.chmod(f"{folder}/{name}", 0)
@@ -410,7 +400,7 @@ def test_what_the_fork_closed_to_its_owner_is_read_and_left_so(user: Person, ext
 @pytest.mark.rig("root")
 def test_a_base_that_cannot_be_read_is_said_to_be_gone(user: Person, ext4_disk: Disk) -> None:
     folder = ext4_disk.folder(user)
-    make(folder, {"base/secret": "abc", "upper/secret": "xyz", "base/closed/in": "", "upper/closed/": ""})
+    write_files(folder, {"base/secret": "abc", "upper/secret": "xyz", "base/closed/in": "", "upper/closed/": ""})
     os.chown(f"{folder}/upper/secret", user.uid, user.gid)
     os.chown(f"{folder}/base/secret", user.uid + 1, user.gid)
     os.chmod(f"{folder}/base/secret", 0o600)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import rigs
 from hostfork import api
 from hostfork.errors import HostforkError
 from hostfork.lifecycle.store import state_folder
@@ -24,21 +25,14 @@ pytestmark = pytest.mark.rig("cgroup")
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 MODES = ("", ":live")
+FILES = {name: name for name in ("a", "b", "d/c", "d/e/f")}
 CHANGE = ("--", "sh", "-c", "echo x >new; echo y >>a; rm b")
 
 
 @pytest.fixture
 def project(person, ext4_disk):
     """A small project of the person's."""
-    folder = os.path.join(ext4_disk.folder(person), "proj")
-    person.call(make_project, folder)
-    return folder
-
-
-def make_project(folder):
-    os.makedirs(f"{folder}/d/e")
-    for name in ("a", "b", "d/c", "d/e/f"):
-        Path(folder, name).write_text(name)
+    return rigs.make_project(person, ext4_disk.folder(person), FILES)
 
 
 def keep(hostfork, person, project, name="one", mode="", **options):
@@ -378,7 +372,7 @@ def test_the_helper_is_killed(leaves_nothing, person, project, call, when):
 def test_the_helper_is_killed_as_it_drops_capabilities(leaves_nothing, user, ext4_disk, call):
     """Which root's helper does not."""
     project = f"{ext4_disk.folder(user)}/proj"
-    user.call(make_project, project)
+    user.call(rigs.write_files, project, FILES)
     _is_killed(user, project, call, 1)
 
 

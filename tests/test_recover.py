@@ -21,21 +21,13 @@ pytestmark = pytest.mark.rig("cgroup")
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 KILLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kill_runs.py")
 MODES = ("", ":live")
+FILES = {"a": "a", "b": "b", "d/c": "d/c", "d/e/f": "d/e/f", "scratch/": ""}
 
 
 @pytest.fixture
 def project(person, ext4_disk):
     """A small project of the person's."""
-    folder = os.path.join(ext4_disk.folder(person), "proj")
-    person.call(_make_project, folder)
-    return folder
-
-
-def _make_project(folder):
-    os.makedirs(f"{folder}/d/e")
-    os.mkdir(f"{folder}/scratch")
-    for name in ("a", "b", "d/c", "d/e/f"):
-        Path(folder, name).write_text(name)
+    return rigs.make_project(person, ext4_disk.folder(person), FILES)
 
 
 def kill(person, how, project, mode, rounds, seed=1, **options):
@@ -65,7 +57,7 @@ def test_a_kill_at_any_moment(leaves_nothing, person, project, mode, how, rounds
 def test_a_kill_where_no_cgroup_owns_the_tree(leaves_nothing, user, ext4_disk, mode, how, rounds):
     """The keeper as subreaper, and in recovery variables and view alone, end all of it."""
     project = os.path.join(ext4_disk.folder(user), "proj")
-    user.call(_make_project, project)
+    user.call(rigs.write_files, project, FILES)
     kill(user, how, project, mode, rounds, delegated=False)
 
 

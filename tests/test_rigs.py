@@ -13,6 +13,8 @@ import rigs
 from hostfork.errors import Code, StorageError
 from rigs import Bench, Disk, Leftovers, Person
 
+MS_PRIVATE = 0x40000
+
 
 def test_disk_is_of_its_kind_and_lends_folders(disk: Disk, person: Person) -> None:
     folder = disk.folder(person)
@@ -134,30 +136,38 @@ def test_leftovers_are_seen_and_removed(bench: Bench, root: Person, tmpfs_disk: 
     assert not rigs.settle(bench, before)
 
 
-def test_what_others_mount_meanwhile_is_not_left_behind(root: Person, tmp_path: Any) -> None:
-    """Here on a machine whose mounts are shared, as systemd does it."""
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_others_mount_meanwhile_is_not_left_behind(root: Person, tmp_path: Any, shared: bool) -> None:
+    """On a machine whose mounts are shared, as systemd does it, and on one where nothing arrives and nothing goes."""
+    early, late = f"{tmp_path}/early", f"{tmp_path}/late"
+    os.mkdir(early)
+    os.mkdir(late)
+    mount = ["mount", "-t", "tmpfs", "tmpfs"]
 
     def machine() -> tuple[bool, bool, set[str]]:
         rigs._check(rigs._libc.unshare(rigs.CLONE_NEWNS), "unshare")
-        rigs._check(rigs._libc.mount(b"none", b"/", None, rigs.MS_REC | rigs.MS_SHARED, None), "mount")
+        kind = rigs.MS_SHARED if shared else MS_PRIVATE
+        rigs._check(rigs._libc.mount(b"none", b"/", None, rigs.MS_REC | kind, None), "mount")
+        subprocess.run([*mount, early], check=True)
         others = subprocess.Popen(["sleep", "600"])
         bench = Bench.open()
         try:
             before = Leftovers.look(bench)
-            mount = ["mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
-            subprocess.run(["nsenter", f"--mount=/proc/{others.pid}/ns/mnt", *mount], check=True)
-            arrived = any(line.split(" ")[4] == str(tmp_path) for line in rigs.mountinfo())
+            elsewhere = ["nsenter", f"--mount=/proc/{others.pid}/ns/mnt"]
+            subprocess.run([*elsewhere, "umount", early], check=True)
+            subprocess.run([*elsewhere, *mount, late], check=True)
+            arrived = any(line.split(" ")[4] == late for line in rigs.mountinfo())
             quiet = not Leftovers.look(bench).beyond(before).mounts
-            subprocess.run(mount, check=True)
+            subprocess.run([*mount, late], check=True)
             seen = Leftovers.look(bench).beyond(before).mounts
-            subprocess.run(["umount", str(tmp_path)], check=True)
-            return arrived, quiet, {name.rpartition(" ")[0] for name in seen}
+            subprocess.run(["umount", late], check=True)
+            return arrived, quiet, {name.partition(" ")[0] for name in seen}
         finally:
             others.kill()
             others.wait()
             bench.close()
 
-    assert rigs.in_child(machine) == (True, True, {str(tmp_path)})
+    assert rigs.in_child(machine) == (shared, True, {late})
 
 
 def test_dev_installs_what_the_rigs_need() -> None:
