@@ -180,6 +180,31 @@ def test_an_ignored_sigchld(hostfork: Run, person: Person, project: str) -> None
     kept(person, project, "new")
 
 
+SPAWNS = """
+import os, signal, sys
+for number in (signal.SIGPIPE, signal.SIGXFSZ):  # hostfork gives these their default
+    signal.signal(number, signal.SIG_DFL)
+if sys.argv[1] == "spawn":
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ), 0)[1]))
+for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGRTMAX):
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2, signal.SIGRTMIN})
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("how", ["spawn", "exec"])
+def test_the_command_has_its_callers_signals(person: Person, leaves_nothing: None, project: str, how: str) -> None:
+    """Ignored and blocked as without hostfork, bit for bit: with posix_spawn also the C library's own 32 and 33."""
+    show = ("sed", "-n", "/^Sig[BI]/p", "/proc/self/status")
+    plain, forked = (
+        person.run([sys.executable, "-c", SPAWNS, how, *words, *show], cwd=project, check=True).stdout.split()
+        for words in (("env",), (*FORK.split(), "--"))
+    )
+    assert forked == plain
+    assert [int(word, 16) >> 31 & 3 for word in plain[1::2]] == [0, 3 if how == "spawn" else 0]
+
+
 def test_under_timeout(script: Run, person: Person, project: str) -> None:
     """`timeout` ends both with TERM: its status is 124, the changes are kept."""
     done = script(f"timeout 1 {FORK} -- sh -c 'echo x >new; exec sleep 1000'; echo $?")

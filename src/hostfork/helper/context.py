@@ -8,10 +8,13 @@ import os
 import signal
 from typing import NoReturn
 
+from hostfork.helper import syscalls
 from hostfork.helper.protocol import Context
 
 _SIGNALS = range(1, 65)
-_CANNOT_CHANGE = frozenset({9, 19, 32, 33})
+_CANNOT_CHANGE = frozenset({9, 19})
+# The C library's own: it leaves them ignored in what posix_spawn starts, and its sigaction refuses them (nptl(7)).
+_LIBRARYS = frozenset({32, 33})
 _PYTHON_IGNORES = frozenset({13, 25})  # SIGPIPE, SIGXFSZ
 
 
@@ -55,7 +58,10 @@ def _restore_signals(context: Context) -> None:
         if number in _CANNOT_CHANGE:
             continue
         ignored = number in context.ignored and number not in _PYTHON_IGNORES
-        signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        if number in _LIBRARYS:
+            syscalls.set_ignored(number, ignored)
+        else:
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, context.blocked)
 
 

@@ -42,9 +42,12 @@ PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
+_SIG_IGN = 1
 SFD_CLOEXEC = os.O_CLOEXEC
 SFD_NONBLOCK = os.O_NONBLOCK
 
+_RT_SIGACTION_X86_64 = 13
+_RT_SIGACTION = 134
 _OPEN_TREE = 428
 _MOVE_MOUNT = 429
 _FSOPEN = 430
@@ -197,6 +200,23 @@ def drop_capabilities() -> None:
 def syncfs(descriptor: int) -> None:
     """syncfs(2): everything of the descriptor's filesystem is on disk. May take seconds: other threads go on."""
     _checked(ctypes.CDLL(None, use_errno=True).syncfs(ctypes.c_int(descriptor)))
+
+
+def is_ignored(number: int) -> bool:
+    """Whether this process ignores a signal; also one of those that the C library keeps to itself."""
+    found = (ctypes.c_ulong * 4)()  # struct sigaction of the kernel: the handler comes first
+    _rt_sigaction(number, None, found)
+    return int(found[0]) == _SIG_IGN
+
+
+def set_ignored(number: int, ignored: bool) -> None:
+    """Ignore a signal, or give it its default; also one of those that the C library keeps to itself."""
+    _rt_sigaction(number, (ctypes.c_ulong * 4)(_SIG_IGN if ignored else 0), None)
+
+
+def _rt_sigaction(number: int, new: Any, old: Any) -> None:
+    call = _RT_SIGACTION_X86_64 if os.uname().machine == "x86_64" else _RT_SIGACTION
+    _syscall(call, _int(number), new, old, _int(8))
 
 
 def signalfd(signals: set[int]) -> int:

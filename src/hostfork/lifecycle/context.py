@@ -5,9 +5,13 @@ import signal
 
 from hostfork.errors import Code, CommandError
 from hostfork.helper.protocol import Context
+from hostfork.helper.syscalls import is_ignored
 from hostfork.lifecycle.request import Request
 from hostfork.policy.plan import Plan
 from hostfork.values import frozen
+
+_LIBRARYS = (32, 33)
+"""Signals of the C library's own, that Python does not show; whatever posix_spawn started has them ignored."""
 
 
 @frozen
@@ -21,8 +25,9 @@ class Caller:
     @classmethod
     def current(cls) -> "Caller":
         """This process as it is now."""
-        ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
-        return cls(frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, [])), frozenset(ignored), _umask())
+        seen = (number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN)
+        ignored = frozenset((*seen, *filter(is_ignored, _LIBRARYS)))
+        return cls(frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, [])), ignored, _umask())
 
     def working_folder(self, asked: str | None) -> str:
         """The folder in which the command starts, absolute. Raises CommandError `command.context`."""
