@@ -10,7 +10,43 @@ from typing import Any
 from hostfork.helper import syscalls, view
 from hostfork.helper.privileges import make_namespaces, map_identity
 from hostfork.helper.protocol import Attach, Bind, Identity, Overlay
+from hostfork.storage import ioctls
+from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Source, Storage
+from hostfork.values import frozen
+from hostfork.vocabulary import Guarantee, Mechanism
+
+
+@frozen
+class Row:
+    """One implementation, what it promises over a folder of the caller's, and the kinds of disk that it works on.
+
+    `walks`: it looks at every entry, and tells the witness. `shares`: its files share blocks with the source's.
+    """
+
+    mechanism: Mechanism
+    guarantee: Guarantee
+    kinds: tuple[str, ...]
+    walks: bool = False
+    shares: bool = False
+
+    def __str__(self) -> str:
+        live = self.mechanism is Mechanism.OVERLAY and self.guarantee is Guarantee.LIVE
+        return "live" if live else self.mechanism.value
+
+    @property
+    def storage(self) -> Storage:
+        return storage_of(self.mechanism, self.guarantee)
+
+
+_EVERYWHERE = ("ext4", "btrfs", "xfs", "tmpfs")
+ROWS = (
+    Row(Mechanism.COPY, Guarantee.INDEPENDENT, _EVERYWHERE, walks=True),
+    Row(Mechanism.OVERLAY, Guarantee.LIVE, _EVERYWHERE),
+    Row(Mechanism.OVERLAY, Guarantee.SNAPSHOT, ("btrfs",)),
+    Row(Mechanism.BTRFS, Guarantee.SNAPSHOT, ("btrfs",), shares=True),
+    Row(Mechanism.REFLINK, Guarantee.INDEPENDENT, ("xfs", "btrfs"), walks=True, shares=True),
+)
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 ODD_NAMES = (b"new\nline", b"a:b,c\\d", b"caf\xe9 \xff\xfe", b" lead", b"-rf", b"x" * 255, b"\xf0\x9f\xa6\xa6", b"*")
@@ -151,8 +187,11 @@ def facts(path: str, times: bool = True) -> dict[bytes, tuple[Any, ...]]:
 
 
 def sample(person: Any, disk: Any, make: Callable[[str], None] = build) -> tuple[str, str]:
-    """A source made by `person` and an empty pool, on one disk."""
+    """A source made by `person` and an empty pool, on one disk; on Btrfs in a subvolume of that person's."""
     top = disk.folder(person)
+    if disk.kind == "btrfs":
+        person.call(make_subvolume, f"{top}/volume")
+        top += "/volume"
 
     def prepare() -> None:
         for name in ("source", "pool"):
@@ -162,6 +201,15 @@ def sample(person: Any, disk: Any, make: Callable[[str], None] = build) -> tuple
 
     person.call(prepare)
     return os.path.join(top, "source"), os.path.join(top, "pool")
+
+
+def make_subvolume(path: str) -> None:
+    """An empty Btrfs subvolume."""
+    above = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        ioctls.create(os.path.basename(path), above)
+    finally:
+        os.close(above)
 
 
 def visible(storage: Storage, key: str, pool: str, look: Callable[[str], Any]) -> Any:
