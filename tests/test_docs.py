@@ -4,15 +4,17 @@ import importlib.util
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_args
 
+import click
 import pytest
 
-from hostfork.cli.group import ALIASES, VERBS
+from hostfork.cli.group import ALIASES, GROUP, VERBS
+from hostfork.cli.troubles import TROUBLES
+from hostfork.cli.verb import Verb
 from hostfork.errors import Code
 from hostfork.helper import protocol, steps
 from hostfork.policy.document import parse
@@ -109,25 +111,20 @@ def invocations(line: str) -> Iterator[list[str]]:
             current = []
 
 
-def options_of(verb: str) -> dict[str, bool]:
-    """Every option of a verb and whether it takes a value, from its help."""
-    told = help_of(verb)
-    found = {}
-    for names, value in re.findall(r"^  (-[-\w]+(?:, -[-\w]+)*)( (?! )\S+)?", told, re.MULTILINE):
-        for name in names.split(", "):
-            found[name] = bool(value)
-    return found
-
-
 @cache
-def help_of(verb: str) -> str:
-    done = subprocess.run([HOSTFORK, verb, "--help"], check=True, capture_output=True, text=True)
-    return done.stdout
+def options_of(verb: str) -> dict[str, bool]:
+    """Every option of a verb and whether it takes a value."""
+    command = GROUP.get_command(None, ALIASES.get(verb, verb))
+    assert isinstance(command, Verb)
+    options = [option for option in command.get_params(command.context()) if isinstance(option, click.Option)]
+    return {name: not option.is_flag for option in options for name in option.opts}
 
 
 def unknown(words: list[str]) -> list[str]:
     """What of a command line hostfork would not understand: verb and options, not what they are given."""
-    if not words or ALIASES.get(words[0], words[0]) not in VERBS:
+    if not words or words[0] == "VERB":
+        return []
+    if ALIASES.get(words[0], words[0]) not in VERBS:
         return words[:1] if words and not words[0].startswith("-") else []
     known, wrong, waiting = options_of(words[0]), [], False
     for word in words[1:]:
@@ -194,10 +191,27 @@ def errors_page() -> Any:
     return module
 
 
-def test_the_table_of_errors_is_fresh() -> None:
-    page = errors_page()
-    assert set(page.HELPS) == set(Code)
-    assert text("docs/errors.md") == page.text(), "python docs/errors.py > docs/errors.md"
+def test_the_pages_of_errors_are_fresh() -> None:
+    pages = errors_page().pages()
+    assert set(pages) == {"errors.md", "troubleshooting.md"}
+    assert {name: text(f"docs/{name}") for name in pages} == pages, "python docs/errors.py"
+
+
+def test_every_error_is_explained() -> None:
+    assert list(TROUBLES) == list(Code)
+    for code, trouble in TROUBLES.items():
+        assert trouble.why.endswith("."), code
+        assert trouble.remedies, code
+        for remedy in trouble.remedies:
+            assert remedy.count("`") % 2 == 0, code
+            wrong = [bad for words in invocations_in(remedy) if (bad := unknown(words))]
+            assert wrong == [], (code, remedy)
+
+
+def invocations_in(sentence: str) -> Iterator[list[str]]:
+    """The words of each `hostfork …` in backquotes."""
+    for typed in re.findall(r"`([^`]*hostfork [^`]*)`", sentence):
+        yield from invocations(typed)
 
 
 def test_policies_in_the_documents_are_good() -> None:

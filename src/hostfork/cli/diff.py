@@ -5,9 +5,11 @@ import os
 import click
 
 from hostfork import api
+from hostfork.cli import candidates
 from hostfork.cli.changes import diff_lines, expanded, folded, stat_lines
+from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import Output
-from hostfork.cli.verb import absolute, complete_files, flag, fork_argument, verb
+from hostfork.cli.verb import absolute, flag, fork_argument, verb
 from hostfork.errors import Code, PolicyError
 from hostfork.vocabulary import Access
 
@@ -15,12 +17,28 @@ from hostfork.vocabulary import Access
 @verb(
     "diff",
     "Show what a fork changed.",
-    "hostfork diff calm-otter",
-    "hostfork diff calm-otter src --patch | less",
-    "hostfork diff calm-otter --exit-code --json",
+    Example("hostfork diff calm-otter", "A line for each path, and for each ignored folder."),
+    Example("hostfork diff calm-otter src --patch | git apply --check", "Whether what changed below `src` applies."),
+    Example("hostfork diff calm-otter --exit-code --json", "For a program: status 1 if something changed.", status=1),
+    manual=Manual(
+        about=(
+            "Compares the fork's final content with what the private paths were when it was made: `A` created, `M` "
+            "modified, `D` deleted, `T` another type, `P` permissions or other metadata. A line that begins with `!` "
+            "is something that the host would run by itself, such as a git hook. A file that was only touched, or "
+            "rewritten with the same bytes, is not there.",
+            "Folders that the project ignores (`.gitignore`) are one line each; `--all`, or naming a path, shows what "
+            "is in them. PATH is a path of the host: `src` means `src` in the working directory.",
+            "`--patch` is one patch that `git apply` takes. Where the content of the base is no longer there, the "
+            "answer is the error `base.gone`, never a patch against another file.",
+        ),
+        statuses=(("1", "with `--exit-code`: something changed"),),
+        environment=LOOK,
+        files=STATE,
+        see=("show", "export"),
+    ),
 )
 @fork_argument()
-@click.argument("paths", nargs=-1, metavar="[PATH]…", shell_complete=complete_files)
+@click.argument("paths", nargs=-1, metavar="[PATH]…", shell_complete=candidates.files)
 @flag("--all", "every", help="show what is in ignored folders too, path by path")
 @flag("--stat", help="show numbers only")
 @flag("--patch", "-p", help="show the changes of content as one patch, as git apply takes it")

@@ -5,6 +5,7 @@ import sys
 
 from hostfork import api
 from hostfork.cli.look import columns, counts_in_words, harmless, pad, plural, size
+from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import PREFIX, Output
 from hostfork.cli.verb import flag, fork_argument, verb
 from hostfork.errors import Code, ForkError, HostforkError, PolicyError
@@ -15,9 +16,20 @@ AnyFork = api.Fork | api.BrokenFork
 @verb(
     "discard",
     "Throw forks and their changes away.",
-    "hostfork discard calm-otter",
-    "hostfork discard calm-otter odd-heron --yes",
-    "hostfork discard --all --dry-run",
+    Example("hostfork discard --all --dry-run", "What would be lost."),
+    Example("hostfork discard calm-otter", "One fork. A terminal is asked; without one it is refused.", status=2),
+    Example("hostfork discard calm-otter odd-heron --yes", "Two forks, without a question."),
+    manual=Manual(
+        about=(
+            "Removes forks with their changes, private storage and records. It says what will be lost and asks; "
+            "without a terminal it refuses, unless `--yes` says it beforehand. A fork whose command is running is not "
+            "removed. If one of the names is not there, nothing is done.",
+        ),
+        statuses=(("1", "the answer to the question was no"),),
+        environment=LOOK,
+        files=STATE,
+        see=("list", "export", "recover"),
+    ),
 )
 @fork_argument(nargs=-1, metavar="[FORK]…")
 @flag("--all", "every", help="every fork of yours")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from hostfork.cli.look import Look, harmless, wrapped
+from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import Output
 from hostfork.cli.verb import verb
 from hostfork.lifecycle.doctor import Capability, examine
@@ -13,9 +14,20 @@ _NAME = 20
 @verb(
     "doctor",
     "Show what this host can do, and how that was found.",
-    "hostfork doctor",
-    "hostfork doctor --json",
-    "hostfork doctor && hostfork run --private . -- make",
+    Example("hostfork doctor", "Everything that was tried."),
+    Example("hostfork doctor --json", "The same for a program."),
+    Example("hostfork doctor > /dev/null && hostfork run --private . -- make", "Run only where forks can be made."),
+    manual=Manual(
+        about=(
+            "Tries each capability for real, in hostfork's own state folder and in a child that ends at once, and "
+            "leaves nothing: namespaces, cgroup ownership, the pool, each mechanism, mounts, ssh. For each it says "
+            "what follows, how it was tried, and what would help.",
+        ),
+        statuses=(("1", "no fork at the same paths can be made here"),),
+        environment=(*LOOK, "XDG_RUNTIME_DIR"),
+        files=STATE,
+        see=("setup", "plan"),
+    ),
 )
 def doctor_verb(output: Output) -> int:
     """Examine; 1 if no fork at the same paths can be made here."""

@@ -8,9 +8,11 @@ from typing import Any, BinaryIO, cast
 import click
 
 from hostfork import api
+from hostfork.cli import candidates
 from hostfork.cli.look import harmless, plural
+from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import PREFIX, Output, ReaderGone, write_all
-from hostfork.cli.verb import absolute, complete_files, flag, fork_argument, verb
+from hostfork.cli.verb import absolute, flag, fork_argument, verb
 from hostfork.errors import Code, CollectError, HostforkError, PolicyError
 from hostfork.lifecycle.request import ExportForm
 
@@ -20,12 +22,26 @@ _SHOWN = 5
 @verb(
     "export",
     "Write a fork's final content to a folder or tar file.",
-    "hostfork export calm-otter ./result",
-    "hostfork export calm-otter ./changes --changes-only",
-    "hostfork export calm-otter --tar - | ssh host tar -x",
+    Example("hostfork export calm-otter ../result", "The whole tree, as the command left it."),
+    Example("hostfork export calm-otter ../changes --changes-only", "What changed; deletions are in `changes.json`."),
+    Example("hostfork export calm-otter --tar | gzip > ../calm.tgz", "As a tar file, through a pipe."),
+    manual=Manual(
+        about=(
+            "Writes a fork's final content to DEST, a new or empty folder, with modes, times, extended attributes and "
+            "hard links, and as root with owners. With one private path DEST is that path's content; with several, "
+            "each lies below DEST at its absolute path. Devices and sockets are left out and set-uid bits are taken "
+            "away; each is named.",
+            "`--changes-only` writes what changed and `changes.json`, which alone carries deletions. A whole tree "
+            "needs the unchanged rest: where the fork does not hold it and the host has changed it since, the answer "
+            "is the error `base.gone`.",
+        ),
+        environment=LOOK,
+        files=STATE,
+        see=("diff", "run", "discard"),
+    ),
 )
 @fork_argument()
-@click.argument("dest", required=False, metavar="[DEST]", shell_complete=complete_files)
+@click.argument("dest", required=False, metavar="[DEST]", shell_complete=candidates.files)
 @flag("--changes-only", help="only what changed; changes.json there says what was deleted")
 @flag("--tar", help="DEST is a new tar file, `-` or nothing is stdout")
 def export_verb(output: Output, fork: str, dest: str | None, changes_only: bool, tar: bool) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from hostfork import __version__
-from hostfork.cli.verb import COLOURS, plain_help
+from hostfork.cli.manual import GROUP_EXAMPLES
+from hostfork.cli.verb import COLOURS, names_of, plain_help
 
 VERBS = {
     "run": "Run a command with selected independent state.",
@@ -22,6 +23,7 @@ VERBS = {
     "doctor": "Show what this host can do, and how that was found.",
     "setup": "Install what this host lacks, or show it.",
     "completion": "Print the completion script of a shell.",
+    "help": "Print the manual of a verb, or explain an error.",
 }
 ALIASES = {"ls": "list"}
 
@@ -48,30 +50,11 @@ class Verbs(click.Group):
         name = arguments[0]
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, [*VERBS, *ALIASES], 2)
-            more = f": did you mean {' or '.join(near)}?" if near else ""
-            raise click.UsageError(f"there is no verb {name!r}{more}", ctx)
+            raise no_such_verb(name, [*VERBS, *ALIASES], ctx)
         return (command.name if command else None), command, arguments[1:]
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(
-            "Run commands in your usual environment, with selected state of their own.\n\n"
-            "Usage: hostfork [OPTIONS] VERB …\n\n"
-            "Examples:\n"
-            "  hostfork run --private ~/proj -- make test\n"
-            "  hostfork diff calm-otter\n"
-            "  hostfork discard calm-otter\n\nVerbs:\n"
-        )
-        for name, sentence in VERBS.items():
-            formatter.write(f"  {name:<11} {sentence}\n")
-        formatter.write("\nOptions:\n")
-        for option in self.get_params(ctx):
-            record = option.get_help_record(ctx)
-            if record:
-                formatter.write(f"  {record[0]:<28} {record[1]}\n")
-        formatter.write("\n`hostfork VERB --help` shows the options of a verb.\n")
+        formatter.write("".join(f"{line}\n" for line in help_lines()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Verbs with their sentences, without importing any."""
@@ -79,6 +62,37 @@ class Verbs(click.Group):
 
         verbs = [CompletionItem(name, help=text) for name, text in VERBS.items() if name.startswith(incomplete)]
         return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def no_such_verb(name: str, known: Sequence[str], ctx: click.Context | None = None) -> click.UsageError:
+    """The error of an unknown verb: it names those that look like it."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 2)
+    more = f": did you mean {' or '.join(near)}?" if near else ""
+    return click.UsageError(f"there is no verb {name!r}{more}", ctx)
+
+
+def help_lines() -> list[str]:
+    """The help of hostfork itself."""
+    context = click.Context(GROUP, info_name="hostfork")
+    options = [option for option in GROUP.get_params(context) if isinstance(option, click.Option)]
+    return [
+        "Run commands in your usual environment, with selected state of their own.",
+        "",
+        "Usage: hostfork [OPTIONS] VERB …",
+        "",
+        "Examples:",
+        *(f"  {example.line}" for example in GROUP_EXAMPLES),
+        "",
+        "Verbs:",
+        *(f"  {name:<11} {sentence}" for name, sentence in VERBS.items()),
+        "",
+        "Options:",
+        *(f"  {names_of(option):<28}  {option.help}" for option in options),
+        "",
+        "`hostfork VERB --help` shows the options of a verb, `hostfork help VERB` its manual.",
+    ]
 
 
 def _without_verb(color: str | None, debug: bool) -> int:

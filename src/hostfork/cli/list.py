@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from hostfork import api
 from hostfork.cli.look import Look, age, command_in_words, harmless, number, size, table
+from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import Output
 from hostfork.cli.verb import verb
 from hostfork.lifecycle.record import Record
@@ -17,9 +18,21 @@ _NARROWEST = 12
 @verb(
     "list",
     "Show the forks that there are.",
-    "hostfork list",
-    "hostfork ls --json",
-    "watch hostfork list",
+    Example("hostfork list", "All forks."),
+    Example("hostfork ls --json > forks.json", "The same for a program, with exact numbers."),
+    Example("hostfork list | grep orphaned", "What a crash left behind: status 1 if nothing.", status=1),
+    manual=Manual(
+        about=(
+            "A line for each fork of yours: its name, what it is doing, its age, its private paths, how many paths it "
+            "changed, the space that it takes, its command, and what is to be done if something is.",
+            "The state is looked at, not remembered: `running`, `idle` after its command has ended, `orphaned` if "
+            "hostfork was killed (`hostfork recover`), `preparing`, `releasing`, or `broken` if its record cannot be "
+            "read (`hostfork discard`). `?` changes are not counted yet. Short for it: `hostfork ls`.",
+        ),
+        environment=LOOK,
+        files=STATE,
+        see=("show", "recover", "discard"),
+    ),
 )
 def list_verb(output: Output) -> int:
     """Show all forks; broken records too, with what helps."""

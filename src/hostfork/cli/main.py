@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     if COMPLETE_VARIABLE in os.environ:
         from hostfork.cli.completion import complete
 
-        return complete(os.environ[COMPLETE_VARIABLE])
+        return complete(os.environ[COMPLETE_VARIABLE], arguments)
     try:
         return _dispatch(arguments)
     finally:

@@ -19,19 +19,28 @@ class Completes(Enum):
     NOTHING = "nothing"
     FILES = "files"
     FOLDERS = "folders"
+    PRIVATE = "private"
+    SCRATCH = "scratch"
     POLICIES = "policies"
     REQUIRES = "requires"
 
 
 @frozen
 class Option:
-    """One option. Without `metavar` it is a flag. `many`: it may be repeated."""
+    """One option. Without `metavar` it is a flag. `many`: it may be repeated.
+
+    `help` is its line in `--help`; `more`, whole sentences, follow it in the manual. One that is `rare` is only named
+    in `--help` where its line would not fit. `words`: what a shell offers, where that is a fixed list.
+    """
 
     names: tuple[str, ...]
     help: str
     metavar: str | None = None
     many: bool = False
     completes: Completes = Completes.NOTHING
+    words: tuple[str, ...] = ()
+    more: str = ""
+    rare: bool = False
 
     @property
     def key(self) -> str:
@@ -39,54 +48,134 @@ class Option:
         return self.names[-1].lstrip("-").replace("-", "_")
 
 
-def _flag(*names: str, help: str) -> Option:
-    return Option(names, help)
+def _flag(*names: str, help: str, more: str = "", rare: bool = False) -> Option:
+    return Option(names, help, more=more, rare=rare)
 
 
-def _value(name: str, metavar: str, help: str, completes: Completes = Completes.NOTHING) -> Option:
-    return Option((name,), help, metavar, completes=completes)
+def _value(name: str, metavar: str, help: str, completes: Completes = Completes.NOTHING, **settings: Any) -> Option:
+    return Option((name,), help, metavar, completes=completes, **settings)
 
 
-def _values(name: str, metavar: str, help: str, completes: Completes = Completes.NOTHING) -> Option:
-    return Option((name,), help, metavar, many=True, completes=completes)
+def _values(name: str, metavar: str, help: str, completes: Completes = Completes.NOTHING, **settings: Any) -> Option:
+    return Option((name,), help, metavar, many=True, completes=completes, **settings)
 
 
 RULES = (
-    _values("--private", "PATH[:WORD]", "own writable copy; WORD: copy, overlay, live, …", Completes.FILES),
-    _values("--read-only", "PATH", "cannot be written", Completes.FILES),
-    _values("--shared", "PATH", "stays the host's, inside another rule's path", Completes.FILES),
-    _values("--scratch", "PATH[:tmpfs=SIZE]", "private and empty, never collected", Completes.FOLDERS),
+    _values(
+        "--private", "PATH[:WORD]", "own writable copy; WORD: copy, overlay, live, …", Completes.PRIVATE,
+        more="The command has a folder or file of its own at the same path; the host's stays as it is. WORD names a "
+             "promise (`independent`, `live`, `snapshot`) or a mechanism (`copy`, `overlay`, `btrfs`, `reflink`); "
+             "without one it is `independent` or better. What cannot be had is refused, never replaced. `:live` "
+             "copies nothing and lets later host changes show through. Any other `:` belongs to the path.",
+    ),
+    _values(
+        "--read-only", "PATH", "cannot be written", Completes.FILES,
+        more="Writes fail with EROFS. Sockets below it still accept connections. With `/`, everything is read-only "
+             "that no other rule makes writable.",
+    ),
+    _values(
+        "--shared", "PATH", "stays the host's, inside another rule's path", Completes.FILES,
+        more="The nearest rule at or above a path counts.",
+    ),
+    _values(
+        "--scratch", "PATH[:tmpfs=SIZE]", "private and empty, never collected", Completes.SCRATCH,
+        more="An empty, writable folder, dropped at the end; on disk in the pool, or in memory with at most SIZE "
+             "(`512M`, `2G`).",
+    ),
     _values("--hidden", "PATH", "empty and unreadable", Completes.FILES),
-    _values("--endpoint", "PATH", "a socket or FIFO that stays the host's", Completes.FILES),
-    _value("--policy", "NAME|FILE", "a shipped policy, or a TOML file", Completes.POLICIES),
-    _values("--require", "WHAT", "refuse unless kept: stable, snapshot, cgroup, …", Completes.REQUIRES),
-    _flag("--share-all", help="no rule is needed: everything stays the host's"),
-    _flag("--relocated", help="no namespaces: the copy lies at another path"),
-)
+    _values(
+        "--endpoint", "PATH", "a socket or FIFO that stays the host's", Completes.FILES,
+        more="Live ones below private paths are found without it; it names one that nothing has open yet, or one "
+             "below a scratch or hidden folder.",
+    ),
+    _value(
+        "--policy", "NAME|FILE", "a shipped policy, or a TOML file", Completes.POLICIES,
+        more="A name that holds a `/` or ends in `.toml` is a file. Options are added to it; for the same path the "
+             "option counts. Without it: `workspace`, which shares everything that is not named.",
+    ),
+    _values(
+        "--require", "WHAT", "refuse unless kept: stable, snapshot, cgroup, …", Completes.REQUIRES,
+        more="Fails before anything is made where this host or the chosen mechanism cannot keep it. WHAT: "
+             "`independent`, `snapshot`, `stable`, `same-paths`, `cgroup`, `folder-rename`, `hard-links`, "
+             "`native-watchers`.",
+    ),
+    _value(
+        "--prefer", "native|memory", "which of equal mechanisms comes first", rare=True, words=("native", "memory"),
+        more="`native` (the default) takes writable snapshots and clones: folders can be renamed, hard links hold, "
+             "watchers see every write. `memory` takes an overlay over a frozen snapshot: forks share its page cache.",
+    ),
+    _flag(
+        "--share-all", help="no rule is needed: everything stays the host's",
+        more="Then only the processes are the fork's own, and end with it.",
+    ),
+    _flag(
+        "--relocated", help="no namespaces: the copy lies at another path", rare=True,
+        more="Its path is in `HOSTFORK_ROOT`, where the command starts too. The original can still be written. Only "
+             "`--private FOLDER` as a copy works so.",
+    ),
+)  # fmt: skip
 """What the command gets: rules for paths, and promises."""
 
 CONTEXT = (
-    _value("--cwd", "DIR", "working directory", Completes.FOLDERS),
+    _value(
+        "--cwd", "DIR", "working directory", Completes.FOLDERS,
+        more="Relative paths in other options are still those of your shell.",
+    ),
     _values("--env", "K[=V]", "set a variable, or keep it with --clear-env"),
-    _values("--env-file", "FILE", "lines of K=V", Completes.FILES),
-    _flag("--clear-env", help="start from an empty environment"),
-    _values("--fd", "N", "this descriptor stays open in the command"),
-    _value("--timeout", "TIME", "end everything after 90, 90s, 5m, 1h; status 124"),
-    _value("--pool", "DIR", "where private copies lie", Completes.FOLDERS),
-)
+    _values(
+        "--env-file", "FILE", "lines of K=V", Completes.FILES, rare=True,
+        more="Empty lines and lines that begin with `#` are passed over, quotes mean nothing.",
+    ),
+    _flag("--clear-env", help="start from an empty environment", rare=True),
+    _values(
+        "--fd", "N", "this descriptor stays open in the command", rare=True,
+        more="0, 1 and 2 are the command's anyway; others are closed.",
+    ),
+    _value(
+        "--quiesce", "CMD", "run on the host before private paths are taken", rare=True,
+        more="By the shell; nothing is made where it fails. Its output goes to stderr.",
+    ),
+    _value(
+        "--unquiesce", "CMD", "run there afterwards, in any case", rare=True,
+        more="Also where `--quiesce` failed or hostfork was killed; it may run twice.",
+    ),
+    _value(
+        "--freeze-cgroup", "PATH", "hold a cgroup's processes while they are taken", Completes.FOLDERS, rare=True,
+        more="Its folder, or its name from the root such as `user.slice/db.scope`. hostfork must not be in it.",
+    ),
+    _value(
+        "--timeout", "TIME", "end everything after 90, 90s, 5m, 1h; status 124",
+        more="The command gets SIGTERM, and two seconds later everything is ended.",
+    ),
+    _value(
+        "--pool", "DIR", "where private copies lie", Completes.FOLDERS,
+        more="A folder of yours, closed to others, on a disk; else it lies in the state folder.",
+    ),
+)  # fmt: skip
 """What surrounds the command: folder, environment, descriptors, time, place for private storage."""
 
 ENDING = (
-    _value("--name", "NAME", "the fork's name, else one is found"),
+    _value(
+        "--name", "NAME", "the fork's name, else one is found",
+        more="Letters, digits, `.`, `_`, `-`, at most 64.",
+    ),
     _flag("--keep", help="keep the fork also if nothing changed"),
     _flag("--rm", help="throw the changes away at the end"),
-    _value("--export", "DIR", "write the final content there", Completes.FOLDERS),
-    _value("--result", "FILE", "write how it went, as JSON", Completes.FILES),
-    _value("--status-fd", "N", "write what happens there, a JSON object a line"),
+    _value(
+        "--export", "DIR", "write the final content there", Completes.FOLDERS,
+        more="DIR is new or empty. With one private path it becomes that path's content; with several, each lies "
+             "below it at its absolute path.",
+    ),
+    _value(
+        "--result", "FILE", "write how it went, as JSON", Completes.FILES,
+        more="It is written whole at the end of every run, also of one that was refused, and tells the command's "
+             "failure from hostfork's.",
+    ),
+    _value("--status-fd", "N", "write what happens there, a JSON object a line", rare=True),
     _flag("-v", "--verbose", help="say first what was chosen"),
     _flag("-q", "--quiet", help="say nothing but errors"),
     _flag("--dry-run", help="show the plan only"),
-)
+)  # fmt: skip
 """What becomes of a run, and what is said about it."""
 
 _COMMON = (_flag("--json", help=""), _flag("--debug", help=""))

@@ -5,11 +5,13 @@ from typing import Any
 import click
 
 from hostfork import api
+from hostfork.cli import candidates
 from hostfork.cli.asking import request_from
 from hostfork.cli.look import Look, columns, harmless, pad, size, wrapped
+from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.options import CONTEXT, RULES
 from hostfork.cli.output import Output
-from hostfork.cli.verb import complete_files, options, verb
+from hostfork.cli.verb import options, verb
 from hostfork.policy.plan import EndpointPlan, NestedMount, PathPlan, Plan
 from hostfork.vocabulary import Access, Ownership
 
@@ -19,12 +21,24 @@ _LABEL = 20
 @verb(
     "plan",
     "Show what a run would do; nothing is made.",
-    "hostfork plan --private ~/proj",
-    "hostfork plan --policy build --private . -- make",
-    "hostfork plan --private . --require cgroup --json",
+    Example("hostfork plan --private ~/proj", "What a run with these rules would do."),
+    Example("hostfork plan --policy build --private . -- make", "With a policy, and the command that is meant."),
+    Example("hostfork plan --private . --require same-paths --json", "As a JSON document; refused if it is not kept."),
+    manual=Manual(
+        about=(
+            "Takes the rules and the context of `run`, looks at this host, and shows what a run would do: a line for "
+            "each path with its access, mechanism, guarantee and reason; sockets and mounts of the host that stay in "
+            "it; what else is shared, what else leads to the same files, what will not work and is weaker, and the "
+            "mechanisms that were refused. Nothing is made, and nothing is started.",
+            "It is refused where the run would be, with the same error.",
+        ),
+        environment=LOOK,
+        files=STATE,
+        see=("run", "policy", "doctor"),
+    ),
 )
 @options(*RULES, *CONTEXT)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[[--] COMMAND…]", shell_complete=complete_files)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[[--] COMMAND…]", shell_complete=candidates.files)
 def plan_verb(output: Output, command: tuple[str, ...], **given: Any) -> int:
     """Make a plan and show it."""
     return show_plan(output, api.plan(request_from(given, command)))

@@ -5,9 +5,11 @@ from typing import Any
 import click
 
 from hostfork import api
+from hostfork.cli import candidates
 from hostfork.cli.look import columns, harmless, pad, plural
+from hostfork.cli.manual import LOOK, Example, Manual
 from hostfork.cli.output import Output
-from hostfork.cli.verb import complete_policies, flag, verb
+from hostfork.cli.verb import flag, verb
 from hostfork.errors import Code, PolicyError
 
 ACTIONS = ("list", "show", "check")
@@ -16,12 +18,24 @@ ACTIONS = ("list", "show", "check")
 @verb(
     "policy",
     "Show and check policies: list, show NAME, check FILE.",
-    "hostfork policy list",
-    "hostfork policy show build --resolved",
-    "hostfork policy check ./mine.toml",
+    Example("hostfork policy list", "The policies that come with hostfork."),
+    Example("hostfork policy show build --resolved", "One of them, with `~`, variables and patterns opened."),
+    Example("hostfork policy check ./mine.toml", "Whether a file of yours is good."),
+    manual=Manual(
+        about=(
+            "A policy is a TOML file with rules for paths, endpoints, environment and a time limit, for `--policy` of "
+            "`run` and `plan`. `workspace`, the default, shares everything that is not named; `build` makes the home "
+            "folder read-only, known caches private and `/tmp` empty.",
+            "`list` shows those that come with hostfork, `show` prints one, `check` reads files and names the first "
+            "mistake with its file, line and key. A file's name holds a `/` or ends in `.toml`.",
+        ),
+        statuses=(("1", "`check` found a mistake"),),
+        environment=LOOK,
+        see=("run", "plan"),
+    ),
 )
 @click.argument("action", type=click.Choice(ACTIONS))
-@click.argument("name", nargs=-1, metavar="[NAME|FILE]…", shell_complete=complete_policies)
+@click.argument("name", nargs=-1, metavar="[NAME|FILE]…", shell_complete=candidates.policies)
 @flag("--resolved", help="show: `~`, variables and patterns opened")
 def policy_verb(output: Output, action: str, name: tuple[str, ...], resolved: bool) -> int:
     """Do one of the three."""

@@ -2,6 +2,7 @@
 
 from hostfork import api
 from hostfork.cli.look import columns, harmless, pad
+from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import PREFIX, Output
 from hostfork.cli.verb import verb
 
@@ -9,9 +10,20 @@ from hostfork.cli.verb import verb
 @verb(
     "recover",
     "Put right what a crash, kill or reboot left behind; changes are kept.",
-    "hostfork recover",
-    "hostfork recover --json",
-    "hostfork recover && hostfork list",
+    Example("hostfork recover", "Put right what there is, and say what."),
+    Example("hostfork recover --json", "The same for a program."),
+    Example("hostfork recover && hostfork list", "Then see what was kept."),
+    manual=Manual(
+        about=(
+            "For after a crash: hostfork or the machine went down while a command ran. The command's processes are "
+            "ended, if any are left; what it changed is kept as a fork; half made and half removed storage is given "
+            "back. It is safe at any time, beside running forks too, and does nothing where nothing is left.",
+        ),
+        statuses=(("1", "something is still left; it is named"),),
+        environment=LOOK,
+        files=STATE,
+        see=("list", "show", "discard"),
+    ),
 )
 def recover_verb(output: Output) -> int:
     """Recover all orphans; 1 if something is still left."""

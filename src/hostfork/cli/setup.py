@@ -6,6 +6,7 @@ import shutil
 import sys
 
 from hostfork.cli.look import harmless
+from hostfork.cli.manual import FILES, Example, Manual
 from hostfork.cli.output import Output
 from hostfork.cli.verb import flag, verb
 from hostfork.errors import Code, PolicyError
@@ -16,9 +17,20 @@ from hostfork.lifecycle.setup import Machine, Measure, Trial
 @verb(
     "setup",
     "Install what this host lacks, or show it.",
-    "hostfork setup --print",
-    "sudo hostfork setup",
-    "sudo hostfork setup --undo",
+    Example("hostfork setup --print", "What is missing, what would be installed, and what that grants."),
+    Example("sudo hostfork setup", "Install it."),
+    Example("sudo hostfork setup --undo", "Take exactly that back."),
+    manual=Manual(
+        about=(
+            "Finds what this machine denies to ordinary users and hostfork needs: user namespaces, forbidden by a "
+            "limit of 0 or by AppArmor. As root it installs what is missing, one file each, and tries again as an "
+            "ordinary user; as anybody else it shows what root would do. It also shows how a cgroup is had, which it "
+            "does not install.",
+        ),
+        statuses=(("1", "something is missing that was not installed, or it did not help"),),
+        files=tuple(name for name in FILES if name.startswith("/etc/")),
+        see=("doctor",),
+    ),
 )
 @flag("--print", "show", help="show what would be installed, and what it grants")
 @flag("--undo", help="remove exactly what setup installed")

@@ -13,6 +13,7 @@ from hostfork.cli.look import (
     plural,
     size,
 )
+from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import Output
 from hostfork.cli.telling import some_paths
 from hostfork.cli.verb import fork_argument, verb
@@ -27,9 +28,18 @@ _LABEL = 12
 @verb(
     "show",
     "Show all that is known about a fork.",
-    "hostfork show calm-otter",
-    "hostfork show calm",
-    "hostfork show calm-otter --json",
+    Example("hostfork show calm-otter", "By its name."),
+    Example("hostfork show calm", "A beginning of the name that no other fork has is enough."),
+    Example("hostfork show calm-otter --json", "The whole record for a program."),
+    manual=Manual(
+        about=(
+            "One fork: its state and command, how that ended, each path with its mechanism and guarantee, the changes, "
+            "the space and where it lies, what owns its processes and which there are, and what can be done next.",
+        ),
+        environment=LOOK,
+        files=STATE,
+        see=("list", "diff", "export", "discard"),
+    ),
 )
 @fork_argument()
 def show_verb(output: Output, fork: str) -> int:

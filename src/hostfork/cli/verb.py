@@ -10,27 +10,50 @@ from typing import Any
 
 import click
 
-from hostfork.cli.options import Completes, Option
+from hostfork.cli import candidates
+from hostfork.cli.look import wrapped
+from hostfork.cli.manual import Example, Manual
+from hostfork.cli.options import Option
 from hostfork.cli.output import Output
 
 COLOURS = ("auto", "always", "never")
 
 
-class Verb(click.Command):
-    """One verb. `examples` are whole command lines."""
+SCREEN = 24
+"""Lines of the smallest terminal that is thought of."""
 
-    examples: tuple[str, ...] = ()
+
+class TableOption(click.Option):
+    """An option with what the table says beyond click: `more` for the manual, `rare` as in `Option`."""
+
+    def __init__(self, *words: Any, more: str = "", rare: bool = False, **settings: Any) -> None:
+        super().__init__(*words, **settings)
+        self.more = more
+        self.rare = rare
+
+
+class Verb(click.Command):
+    """One verb. `examples` are whole command lines; `manual` is what its man page says beyond its help."""
+
+    examples: tuple[Example, ...]
+    manual: Manual
+
+    def context(self) -> click.Context:
+        """A context as if it was called without arguments."""
+        from hostfork.cli.group import GROUP
+
+        return click.Context(self, info_name=self.name, parent=click.Context(GROUP, info_name="hostfork"))
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(f"{self.help}\n\nUsage: {usage(ctx)}\n\nExamples:\n")
-        for example in self.examples:
-            formatter.write(f"  {example}\n")
-        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
-        records = [record for option in options if (record := option.get_help_record(ctx))]
-        formatter.write("\nOptions:\n")
-        room = max(len(names) for names, _ in records)
-        for names, meaning in records:
-            formatter.write(f"  {names:<{room}}  {meaning}\n")
+        head = f"{self.help}\n\nUsage: {usage(ctx)}\n\nExamples:\n"
+        head += "".join(f"  {example.line}\n" for example in self.examples)
+        shown = [option for option in self.get_params(ctx) if isinstance(option, click.Option) and not option.hidden]
+        fits = head.count("\n") + 2 + len(shown) <= SCREEN
+        rare = [] if fits else [option for option in shown if getattr(option, "rare", False)]
+        shown = [option for option in shown if option not in rare]
+        room = max(len(names_of(option)) for option in shown)
+        lines = [f"  {names_of(option):<{room}}  {option.help}\n" for option in shown]
+        formatter.write(f"{head}\nOptions:\n{''.join(lines)}{_rare_lines(rare, ctx)}")
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         return plain_help(super().get_help_option(ctx))
@@ -48,6 +71,23 @@ class Verb(click.Command):
         return self.callback(output, **options)
 
 
+def _rare_lines(options: Sequence[click.Option], ctx: click.Context) -> str:
+    """Options that are only named, and where they are explained."""
+    if not options:
+        return ""
+    lines = wrapped([names_of(option) for option in options], 2, 78, ", ")
+    return f"\nMore options, explained by `hostfork help {ctx.command.name}`:\n" + "".join(f"{x}\n" for x in lines)
+
+
+def names_of(option: click.Option) -> str:
+    """An option as it is written, with the word for its value: `-p, --patch`, `--cwd DIR`."""
+    names = ", ".join(sorted(option.opts, key=lambda name: name.startswith("--")))
+    if option.is_flag:
+        return names
+    metavar = option.metavar or f"[{'|'.join(getattr(option.type, 'choices', ()))}]"
+    return f"{names} {metavar}"
+
+
 def plain_help(option: click.Option | None) -> click.Option | None:
     """Click's own `--help`, in our words."""
     if option is not None:
@@ -61,9 +101,14 @@ def usage(ctx: click.Context) -> str:
 
 
 def verb(
-    name: str, sentence: str, *examples: str, json: str = "one JSON document on stdout", **settings: Any
+    name: str,
+    sentence: str,
+    *examples: Example,
+    manual: Manual,
+    json: str = "one JSON document on stdout",
+    **settings: Any,
 ) -> Callable[[Callable[..., int]], Verb]:
-    """Make a function a verb: `@verb("list", "Show …", "hostfork list", …)`, above its options."""
+    """Make a function a verb: `@verb("list", "Show …", Example("hostfork list", "…"), …)`, above its options."""
 
     def make(function: Callable[..., int]) -> Verb:
         parameters = list(reversed(getattr(function, "__click_params__", ())))
@@ -77,6 +122,7 @@ def verb(
             **settings,
         )
         command.examples = examples
+        command.manual = manual
         return command
 
     return make
@@ -84,25 +130,15 @@ def verb(
 
 def _common_options(json: str) -> list[click.Parameter]:
     return [
-        click.Option(["--json"], is_flag=True, help=json),
-        click.Option(["--debug"], is_flag=True, help="show where in hostfork an error comes from"),
-        click.Option(["--color"], type=click.Choice(COLOURS), hidden=True),
+        TableOption(["--json"], is_flag=True, help=json),
+        TableOption(["--debug"], is_flag=True, help="show where in hostfork an error comes from", rare=True),
+        TableOption(["--color"], type=click.Choice(COLOURS), hidden=True),
     ]
 
 
 def flag(*names: str, help: str, **settings: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """An option without a value."""
-    return click.option(*names, is_flag=True, help=help, **settings)
-
-
-def value(*names: str, help: str, metavar: str, **settings: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """An option with one value."""
-    return click.option(*names, help=help, metavar=metavar, **settings)
-
-
-def values(*names: str, help: str, metavar: str, **settings: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """An option that may be repeated."""
-    return click.option(*names, help=help, metavar=metavar, multiple=True, default=(), **settings)
+    """An option without a value; `more` is for the manual."""
+    return click.option(*names, cls=TableOption, is_flag=True, help=help, **settings)
 
 
 def options(*table: Option) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -110,14 +146,14 @@ def options(*table: Option) -> Callable[[Callable[..., int]], Callable[..., int]
 
     def add(function: Callable[..., int]) -> Callable[..., int]:
         for option in reversed(table):
-            settings: dict[str, Any] = {"help": option.help}
+            settings: dict[str, Any] = {"help": option.help, "more": option.more, "rare": option.rare}
             if option.metavar is None:
                 settings["is_flag"] = True
             else:
-                settings |= {"metavar": option.metavar, "shell_complete": _COMPLETERS[option.completes]}
+                settings |= {"metavar": option.metavar, "shell_complete": candidates.completer(option)}
             if option.many:
                 settings |= {"multiple": True, "default": ()}
-            function = click.option(*option.names, **settings)(function)
+            function = click.option(*option.names, cls=TableOption, **settings)(function)
         return function
 
     return add
@@ -125,68 +161,8 @@ def options(*table: Option) -> Callable[[Callable[..., int]], Callable[..., int]
 
 def fork_argument(**settings: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """A fork's name, completed from those that there are."""
-    names = {"metavar": "FORK", "shell_complete": _complete_forks}
+    names = {"metavar": "FORK", "shell_complete": candidates.forks}
     return click.argument("fork", **{**names, **settings})
-
-
-def _complete_forks(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    from click.shell_completion import CompletionItem
-
-    from hostfork import api
-    from hostfork.cli.look import command_in_words
-    from hostfork.errors import HostforkError
-
-    try:
-        forks = api.Fork.all()
-    except HostforkError:
-        return []  # a shell asks at every Tab: no place for an error
-    taken = ctx.params.get(parameter.name or "") or ()
-    return [
-        CompletionItem(fork.name, help=command_in_words(fork.record.command) if isinstance(fork, api.Fork) else None)
-        for fork in forks
-        if fork.name.startswith(incomplete) and fork.name not in taken
-    ]
-
-
-def complete_files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Let the shell complete a path."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="file")]
-
-
-def complete_folders(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Let the shell complete a folder."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="dir")]
-
-
-def complete_policies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """The shipped policies, or a file."""
-    from click.shell_completion import CompletionItem
-
-    from hostfork import api
-
-    names = [CompletionItem(name) for name in api.policies() if name.startswith(incomplete)]
-    return names or complete_files(ctx, parameter, incomplete)
-
-
-def _complete_requires(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    from click.shell_completion import CompletionItem
-
-    from hostfork.vocabulary import Require
-
-    return [CompletionItem(item.value) for item in Require if item.value.startswith(incomplete)]
-
-
-_COMPLETERS = {
-    Completes.NOTHING: None,
-    Completes.FILES: complete_files,
-    Completes.FOLDERS: complete_folders,
-    Completes.POLICIES: complete_policies,
-    Completes.REQUIRES: _complete_requires,
-}
 
 
 def seen(command: click.Command, arguments: Sequence[str]) -> dict[str, Any]:

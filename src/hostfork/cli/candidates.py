@@ -1,0 +1,111 @@
+"""What a shell is offered for a value: names of forks and policies, words, or a kind of path that it completes itself.
+
+A shell asks at every Tab: nothing here may be slow, print, or raise because the state folder is not as it should be.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from hostfork.cli.options import Completes, Option
+
+Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
+
+FILE, FOLDER = "file", "dir"
+"""Types of an item for which the shell completes a path itself."""
+
+PART = "part"
+"""Type of an item after which something still follows, without a blank."""
+
+AFTER = "after"
+"""Type of an item that stands behind the last `:` of the word."""
+
+
+def forks(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """The names of the forks that begin so, with their commands; none twice."""
+    from hostfork import api
+    from hostfork.cli.look import command_in_words
+    from hostfork.errors import HostforkError
+
+    try:
+        found = api.Fork.all()
+    except HostforkError:
+        return []
+    taken = ctx.params.get(parameter.name or "") or ()
+    return [
+        CompletionItem(fork.name, help=command_in_words(fork.record.command) if isinstance(fork, api.Fork) else None)
+        for fork in found
+        if fork.name.startswith(incomplete) and fork.name not in taken
+    ]
+
+
+def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Let the shell complete a path."""
+    return [CompletionItem(incomplete, type=FILE)]
+
+
+def folders(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Let the shell complete a folder."""
+    return [CompletionItem(incomplete, type=FOLDER)]
+
+
+def policies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """The shipped policies with their descriptions, else a file."""
+    from hostfork import api
+    from hostfork.errors import HostforkError
+
+    try:
+        names = [name for name in api.policies() if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=api.policy(name).description) for name in names]
+    except (HostforkError, OSError):
+        items = []
+    return items or files(ctx, parameter, incomplete)
+
+
+def _private(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """A path, and the mechanisms and promises behind its `:`."""
+    from hostfork.policy.options import PRIVATE_WORDS
+
+    path, colon, beginning = incomplete.rpartition(":")
+    words = [word for word in PRIVATE_WORDS if word.startswith(beginning)] if path and colon else []
+    return [CompletionItem(word, type=AFTER) for word in words] or files(ctx, parameter, incomplete)
+
+
+def _scratch(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    path, colon, beginning = incomplete.rpartition(":")
+    if path and colon and "tmpfs=".startswith(beginning):
+        return [CompletionItem("tmpfs=", type=AFTER)]
+    return folders(ctx, parameter, incomplete)
+
+
+def _requires(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    from hostfork.vocabulary import Require
+
+    return one_of(item.value for item in Require)(ctx, parameter, incomplete)
+
+
+def one_of(words: Iterable[str]) -> Completer:
+    """These words."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+def completer(option: Option) -> Completer | None:
+    """What completes an option's value."""
+    return one_of(option.words) if option.words else _COMPLETERS[option.completes]
+
+
+_COMPLETERS: dict[Completes, Completer | None] = {
+    Completes.NOTHING: None,
+    Completes.FILES: files,
+    Completes.FOLDERS: folders,
+    Completes.PRIVATE: _private,
+    Completes.SCRATCH: _scratch,
+    Completes.POLICIES: policies,
+    Completes.REQUIRES: _requires,
+}
