@@ -28,7 +28,7 @@ COPIES = Choice(Offer(Mechanism.COPY, Guarantees(Guarantee.INDEPENDENT), "38 MB 
 OVERLAYS = Choice(
     Offer(
         Mechanism.OVERLAY,
-        Guarantees(Guarantee.LIVE, folder_rename=False, hard_links=False, native_watchers=False),
+        Guarantees(Guarantee.LIVE, folder_rename=False, hard_links=False, native_watchers=False, elsewhere=False),
         "instant",
     ),
     (Refusal(Mechanism.REFLINK, "ext4 on /dev/x does not share blocks", 95),),

@@ -21,8 +21,8 @@ from hostfork.policy.options import (
     split_private,
     split_scratch,
 )
-from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Rule, RuleOptions
-from hostfork.vocabulary import Access, Guarantee, Mechanism, Require
+from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Quiesce, Rule, RuleOptions
+from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require
 
 HOME = "/home/someone"
 
@@ -590,6 +590,11 @@ POLICIES = st.builds(
     host_mounts_appear=st.booleans(),
     ssh_config_copies=st.booleans(),
     timeout=st.one_of(st.none(), st.floats(0.001, 1e9)),
+    prefer=st.sampled_from(Prefer),
+    quiesce=st.one_of(
+        st.builds(Quiesce, VALUES, st.one_of(st.none(), VALUES), st.one_of(st.none(), VALUES)),
+        st.builds(Quiesce, st.none(), st.none(), st.one_of(st.none(), VALUES)),
+    ),
 )
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostfork.errors import Code, HostError, HostforkError, PolicyError, StorageError
-from hostfork.policy.host import CgroupFacts, HostFacts, Namespaces, PathFacts
+from hostfork.policy.host import CgroupFacts, HostFacts, Namespaces, OpenFile, PathFacts
 from hostfork.policy.plan import NoticeKind, PathPlan, Plan, make_plan, sources
-from hostfork.policy.rules import Policy, Rule
+from hostfork.policy.rules import Policy, Quiesce, Rule
 from hostfork.storage.choose import Choice
 from hostfork.storage.contract import Guarantees, Offer, Refusal
 from hostfork.vocabulary import Access, EndpointKind, EntryKind, Guarantee, Mechanism, Ownership
@@ -736,7 +736,7 @@ def test_the_relocated_mode_cannot_do_the_rest(base: str, options: dict[str, tup
 
 
 def test_the_relocated_mode_copies_and_breaks_same_paths(base: str) -> None:
-    with pytest.raises(PolicyError, match="only a copy"):
+    with pytest.raises(PolicyError, match="needs a mount"):
         relocated(base, OVERLAYS, private=(f"{base}/p",))
     with pytest.raises(PolicyError, match="same-paths"):
         relocated(base, private=(f"{base}/p",), require=("same-paths",))
@@ -841,3 +841,29 @@ def test_choices_are_demanded_for_every_private_path(base: str) -> None:
     policy = policy_of(private=(f"{base}/p",))
     with pytest.raises(KeyError):
         make_plan(policy, facts_of(policy, base), {})
+
+
+def test_several_private_paths_are_never_one_instant(base: str) -> None:
+    os.mkdir(f"{base}/another")
+    one = planned(base, private=(f"{base}/p",))
+    two = planned(base, private=(f"{base}/p", f"{base}/another"))
+    assert NoticeKind.SEVERAL_INSTANTS not in kinds(one)
+    assert "not as of one instant" in sentence(two, NoticeKind.SEVERAL_INSTANTS)
+    assert "2 private paths" in sentence(two, NoticeKind.SEVERAL_INSTANTS)
+
+
+def test_what_holds_writers_still_is_said_and_stable_waits_for_it(base: str) -> None:
+    """With a chance to stop, writers are looked for once they had it, not when the plan is made."""
+    writing = OpenFile(f"{base}/p/file", 812, "postgres", True)
+    for quiesce, said in (
+        (Quiesce("stop", "go"), "`stop` before, `go` afterwards"),
+        (Quiesce(cgroup="db"), "cgroup db"),
+    ):
+        policy = policy_of(private=(f"{base}/p",), require=("stable",), quiesce=quiesce)
+        plan = plan_of(policy, dataclasses.replace(facts_of(policy, base), open_files=(writing,)))
+        assert plan.stable
+        assert said in sentence(plan, NoticeKind.QUIESCED)
+    policy = policy_of(private=(f"{base}/p",), require=("stable",))
+    with pytest.raises(PolicyError, match=r"postgres \(pid 812\)") as caught:
+        plan_of(policy, dataclasses.replace(facts_of(policy, base), open_files=(writing,)))
+    assert "--freeze-cgroup" in (caught.value.hint or "")

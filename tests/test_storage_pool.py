@@ -1,5 +1,6 @@
 """The pool, scratch in it, the choice of a mechanism, and which filesystem a path lies on."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -14,7 +15,7 @@ from hostfork.storage.choose import all_keys, choose, storage_of
 from hostfork.storage.contract import KeyStage, KeyState, Removal, Source
 from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.pool import open_pool
-from hostfork.vocabulary import Guarantee, Mechanism
+from hostfork.vocabulary import Guarantee, Mechanism, Prefer
 from rigs import Disk, Person
 from storage_cases import enter_namespaces, sample, write
 
@@ -149,15 +150,52 @@ def test_scratch_that_cannot_be_made_leaves_nothing(ext4_disk: Disk, user: Perso
 # --- the choice ------------------------------------------------------------------------------------------------------
 
 
-def test_the_default_is_independent(disk: Disk, person: Person) -> None:
+BEST = {
+    ("btrfs", "root"): Mechanism.BTRFS,
+    ("btrfs", "user"): Mechanism.BTRFS,  # the subvolume is theirs
+    ("xfs", "root"): Mechanism.REFLINK,
+    ("xfs", "user"): Mechanism.REFLINK,
+}
+"""What serves best on these disks; on the others it is a copy."""
+
+
+def best(disk: Disk, person: Person) -> Mechanism:
+    return BEST.get((disk.kind, "root" if person.uid == 0 else "user"), Mechanism.COPY)
+
+
+def test_the_default_is_the_best_that_is_independent(disk: Disk, person: Person) -> None:
+    """What was tried before it is named with its reason."""
     source, pool = sample(person, disk)
-    for asked in ((None, None), (None, Guarantee.INDEPENDENT), (Mechanism.COPY, None)):
+    for asked in ((None, None), (None, Guarantee.INDEPENDENT)):
         choice = person.call(choose, Source(source), pool, *asked)
         assert choice.offer is not None
-        assert choice.offer.mechanism is Mechanism.COPY
+        assert choice.offer.mechanism is best(disk, person)
         assert choice.offer.guarantees.guarantee.keeps(Guarantee.INDEPENDENT)
-    default = person.call(choose, Source(source), pool)
-    assert [refusal.mechanism for refusal in default.refused] == [Mechanism.BTRFS, Mechanism.REFLINK, Mechanism.OVERLAY]
+        order = [Mechanism.BTRFS, Mechanism.REFLINK, Mechanism.COPY]
+        tried = order[: order.index(choice.offer.mechanism)]
+        overlay = [Mechanism.OVERLAY] if choice.offer.mechanism is Mechanism.COPY else []
+        assert [refusal.mechanism for refusal in choice.refused] == tried + overlay
+
+
+def test_memory_prefers_an_overlay_over_a_frozen_tree(disk: Disk, person: Person) -> None:
+    source, pool = sample(person, disk)
+    choice = person.call(lambda: choose(Source(source), pool, prefer=Prefer.MEMORY))
+    assert choice.offer is not None
+    if best(disk, person) is Mechanism.BTRFS:
+        assert choice.offer.mechanism is Mechanism.OVERLAY
+        assert choice.offer.guarantees.guarantee is Guarantee.SNAPSHOT
+        assert choice.refused == ()
+    else:
+        assert choice.offer.mechanism is best(disk, person)
+        assert choice.refused[0].mechanism is Mechanism.OVERLAY
+
+
+def test_a_copy_is_there_where_it_is_asked_for(disk: Disk, person: Person) -> None:
+    source, pool = sample(person, disk)
+    choice = person.call(choose, Source(source), pool, Mechanism.COPY)
+    assert choice.offer is not None
+    assert choice.offer.mechanism is Mechanism.COPY
+    assert choice.refused == ()
 
 
 def test_live_is_an_overlay(disk: Disk, person: Person) -> None:
@@ -169,27 +207,31 @@ def test_live_is_an_overlay(disk: Disk, person: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "guarantee", "named"),
+    ("mechanism", "guarantee", "tried"),
     [
-        (Mechanism.BTRFS, None, Mechanism.BTRFS),
-        (Mechanism.REFLINK, None, Mechanism.REFLINK),
-        (None, Guarantee.SNAPSHOT, Mechanism.BTRFS),
-        (Mechanism.OVERLAY, None, Mechanism.OVERLAY),
+        (Mechanism.BTRFS, None, [Mechanism.BTRFS]),
+        (Mechanism.REFLINK, None, [Mechanism.REFLINK]),
+        (None, Guarantee.SNAPSHOT, [Mechanism.BTRFS, Mechanism.OVERLAY]),
+        (Mechanism.OVERLAY, None, [Mechanism.OVERLAY]),
     ],
 )
 def test_what_there_is_not_is_refused_never_swapped(
-    disk: Disk, user: Person, mechanism: Mechanism | None, guarantee: Guarantee | None, named: Mechanism
+    ext4_disk: Disk, person: Person, mechanism: Mechanism | None, guarantee: Guarantee | None, tried: list[Mechanism]
 ) -> None:
-    source, pool = sample(user, disk)
-    choice = user.call(choose, Source(source), pool, mechanism, guarantee)
-    assert choice.offer is None
-    assert [refusal.mechanism for refusal in choice.refused] == [named]
-    reason = choice.refused[0].reason
-    if named is Mechanism.OVERLAY:
-        assert ":live" in reason
-    else:
-        assert f"{source} is on {disk.kind}" in reason
-        assert "no mechanism" in reason
+    source, pool = sample(person, ext4_disk)
+    for prefer in Prefer:
+        choice = person.call(lambda prefer=prefer: choose(Source(source), pool, mechanism, guarantee, prefer=prefer))
+        assert choice.offer is None
+        assert {refusal.mechanism for refusal in choice.refused} == set(tried)
+        assert all(refusal.reason for refusal in choice.refused)
+
+
+def test_nothing_that_needs_a_mount_is_taken_for_another_place(btrfs_disk: Disk, root: Person) -> None:
+    source, pool = sample(root, btrfs_disk)
+    choice = root.call(lambda: choose(Source(source), pool, prefer=Prefer.MEMORY, elsewhere=True))
+    assert choice.offer is not None
+    assert choice.offer.mechanism is Mechanism.BTRFS
+    assert "needs a mount" in choice.refused[0].reason
 
 
 def test_a_source_that_is_not_there_is_refused_with_every_reason(ext4_disk: Disk, user: Person) -> None:
@@ -202,7 +244,7 @@ def test_a_source_that_is_not_there_is_refused_with_every_reason(ext4_disk: Disk
         Mechanism.COPY,
         Mechanism.OVERLAY,
     ]
-    assert "No such file" in choice.refused[0].reason
+    assert [refusal.errno for refusal in choice.refused] == [errno.ENOENT] * 3 + [None]
 
 
 def test_all_keys(ext4_disk: Disk, user: Person) -> None:

@@ -29,6 +29,7 @@ class Code(Enum):
     # what the host offers
     HOST_NAMESPACES = ("host.namespaces", "this host does not let this user make the namespaces that a view needs")
     HOST_MISSING = ("host.missing", "the kernel or host lacks something that is needed")
+    HOST_QUIESCE = ("host.quiesce", "what should hold the host's writers still did not work")
     # storage
     STORAGE_UNSUPPORTED = ("storage.unsupported", "the mechanism that was asked for cannot be had for this path")
     STORAGE_SOURCE = ("storage.source", "the source of a private path cannot be read")

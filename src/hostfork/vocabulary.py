@@ -48,6 +48,16 @@ class Guarantee(Enum):
 
 
 @unique
+class Prefer(Enum):
+    """Which of the mechanisms that keep the same guarantee is taken first."""
+
+    NATIVE = "native"
+    """Writable snapshots and clones: folders can be renamed, hard links hold, watchers see writes."""
+    MEMORY = "memory"
+    """Overlays over one frozen tree: forks share its page cache, and their changes are found in no time."""
+
+
+@unique
 class Ownership(Enum):
     """What ends the process tree. `SUBREAPER` is the weaker one: it follows parents, not a kernel object."""
 

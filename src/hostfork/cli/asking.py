@@ -6,25 +6,32 @@ from typing import Any
 from hostfork.errors import Code, PolicyError
 from hostfork.lifecycle.request import Keep, Request
 from hostfork.policy.options import parse_duration
-from hostfork.policy.rules import Environment, RuleOptions
+from hostfork.policy.rules import Environment, Quiesce, RuleOptions
 
 
 def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
     """The request that the options say. Raises PolicyError `policy.usage`."""
     base = os.getcwd() if options["cwd"] is not None else None
-    rules = {
-        name: tuple(_from_caller(word, base) for word in options[name])
-        for name in ("private", "read_only", "shared", "scratch", "hidden", "endpoint")
-    }
+
+    def paths(name: str) -> tuple[str, ...]:
+        return tuple(_from_caller(word, base) for word in options[name])
+
     return Request(
         command=command,
         policy=options["policy"] or "workspace",
         rules=RuleOptions(
-            **rules,
+            private=paths("private"),
+            read_only=paths("read_only"),
+            shared=paths("shared"),
+            scratch=paths("scratch"),
+            hidden=paths("hidden"),
+            endpoint=paths("endpoint"),
             require=options["require"],
             environment=environment(options["clear_env"], options["env_file"], options["env"]),
             share_all=options["share_all"],
             timeout=None if options["timeout"] is None else parse_duration(options["timeout"], "--timeout"),
+            prefer=options["prefer"],
+            quiesce=Quiesce(options["quiesce"], options["unquiesce"], options["freeze_cgroup"]),
         ),
         name=options.get("name"),
         keep=_keep(options.get("keep", False), options.get("rm", False)),

@@ -186,6 +186,7 @@ def _path_record(value: PathRecord) -> Document:
         "unwritable": [text(path) for path in value.unwritable],
         "base_content": value.base_content.value if value.mechanism else None,
         "source_changed": value.source_changed.value if value.mechanism else None,
+        "taken": None if value.taken is None else {"from": value.taken[0], "until": value.taken[1]},
     }
 
 

@@ -88,9 +88,17 @@ class LiveFork:
         self._record = self._folder.save(new_record(self._folder, self._plan, self._request, cwd))
         self._folder.note("created", pool=self.record.pool, cgroup=self.record.cgroup)
         self._probes.begin(self._folder, self.record)
-        made = prepare(self._folder, self.record, self._plan, self._tell)
+        with self._quiesced():
+            made = prepare(self._folder, self.record, self._plan, self._tell)
         self._record = self._folder.save(replace(made, keeper=helper.identity()))
         self._times.end("prepare")
+
+    def _quiesced(self) -> contextlib.AbstractContextManager[object]:
+        if not self._plan.quiesce:
+            return contextlib.nullcontext()
+        from hostfork.lifecycle.quiesce import Quiesced
+
+        return Quiesced(self._folder, self.record, self._plan)
 
     def launch(self, caller: Caller, signals: SignalSource | None) -> None:
         """Make the cgroup, open the gate, wait until the command has exec'd."""

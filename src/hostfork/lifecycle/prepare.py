@@ -1,6 +1,7 @@
 """Makes what a plan says: the fork's record first, then its private storage, each thing named before it is made."""
 
 import os
+import time
 from collections.abc import Callable
 
 from hostfork.lifecycle.events import Event, PreparedPath, Progress
@@ -54,12 +55,14 @@ def prepare(fork: ForkFolder, record: Record, plan: Plan, tell: Tell) -> Record:
             continue
         offer = estimates[path.path]
         assert offer is not None  # a plan with a private path that nothing serves does not exist
+        start = time.time()
         prepared = _prepare_private(fork, path, record.pool, _progress(path, offer.files_estimate, tell))
         guarantee = offer.guarantees.guarantee
         tell(PreparedPath(path.path, offer.mechanism, guarantee, prepared.files, prepared.bytes_copied,
                           prepared.seconds, prepared.unwritable))  # fmt: skip
         unwritable = prepared.unwritable[:_MOST_UNWRITABLE]
-        made.append(replace(path, bytes_copied=prepared.bytes_copied, unwritable=unwritable))
+        taken = (start, time.time())
+        made.append(replace(path, bytes_copied=prepared.bytes_copied, unwritable=unwritable, taken=taken))
     fork.note("prepared")
     return replace(record, paths=tuple(made))
 

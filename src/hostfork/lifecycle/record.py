@@ -59,6 +59,8 @@ class PathRecord:
     """Relative paths, the first hundred, that the user cannot write on the host and so not in the fork ("" the top)."""
     base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED
     source_changed: SourceChanged = SourceChanged.NOT_CHECKED
+    taken: tuple[float, float] | None = None
+    """When it was taken, from and until, seconds of the clock: several paths are never one instant."""
 
 
 @frozen

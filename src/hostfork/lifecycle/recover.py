@@ -10,6 +10,7 @@ from hostfork.collect.changeset import Changeset
 from hostfork.errors import Code, ForkError, HostforkError
 from hostfork.lifecycle import bases, changes
 from hostfork.lifecycle.probes import Probes
+from hostfork.lifecycle.quiesce import undo_quiescing
 from hostfork.lifecycle.record import Record, Recovered, Status, observed_activity
 from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, release
 from hostfork.lifecycle.store import ForkFolder, Store, now
@@ -42,7 +43,7 @@ def remove_unrecorded(store: Store, name: str) -> tuple[str, ...]:
         if not folder.lock():
             raise ForkError(Code.FORK_BUSY, f"{name} is in use by a hostfork that lives", hint="end its command first")
         made = next((line for line in folder.read_journal() if line.get("event") == "created"), {})
-        left = _end_group(made.get("cgroup"))
+        left = [*undo_quiescing(folder), *_end_group(made.get("cgroup"))]
         for pool in {made.get("pool"), store.pool} if not left else ():
             left += _remove_keys(pool, name)
         if not left:
@@ -132,6 +133,9 @@ def _tidy(folder: ForkFolder, record: Record) -> Recovered | None:
 def _settle(folder: ForkFolder, record: Record) -> Recovered:
     """End the writers; keep the fork if its command may have changed something, else release it."""
     await_keeper(record)
+    still = undo_quiescing(folder)
+    if still:
+        return Recovered(record.name, "is not put right yet", still)
     launched = _journal_says(folder, "launching")
     if launched:
         report = end_writers(record, None)

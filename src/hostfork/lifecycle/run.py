@@ -50,9 +50,15 @@ def run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | No
 def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
     """What `run` would do. Changes nothing but hostfork's own folders: mechanisms are tried in the pool."""
     policy = load(request.policy, request.rules, cwd, home_folder())
+    if policy.quiesce:
+        from hostfork.lifecycle.quiesce import check_quiesce
+
+        check_quiesce(policy.quiesce)
     facts = host_facts(policy, request, helper)
     choices = {
-        source.path: choose(source, facts.pool, rule.mechanism, rule.guarantee)
+        source.path: choose(
+            source, facts.pool, rule.mechanism, rule.guarantee, prefer=policy.prefer, elsewhere=request.relocated
+        )
         for rule, source in sources(policy, facts)
         if rule.access is Access.PRIVATE
     }

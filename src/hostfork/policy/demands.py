@@ -36,7 +36,7 @@ def check_requires(policy: Policy, layout: Layout, paths: tuple[PathPlan, ...], 
             hint = "hostfork setup --print shows how one is had"
             raise _broken(require, None, cgroup.reason or "no cgroup can own the process tree", hint)
         for path in paths:
-            why = _why_not(require, path, layout)
+            why = _why_not(require, path, layout, quiesced=bool(policy.quiesce))
             if why is not None:
                 raise _broken(require, path, *why)
 
@@ -57,8 +57,11 @@ def _reasons(path: PathPlan) -> tuple[str, ...]:
     return tuple(f"{one.mechanism.value}: {one.reason}" for one in path.refused)
 
 
-def _why_not(require: Require, path: PathPlan, layout: Layout) -> tuple[str, str | None] | None:
-    """Why this private path does not keep the promise, and what helps; None if it does."""
+def _why_not(require: Require, path: PathPlan, layout: Layout, *, quiesced: bool) -> tuple[str, str | None] | None:
+    """Why this private path does not keep the promise, and what helps; None if it does.
+
+    `quiesced`: writers are looked for once they had the chance to stop.
+    """
     if path.offer is None:
         return None
     kept = path.offer.guarantees
@@ -70,7 +73,7 @@ def _why_not(require: Require, path: PathPlan, layout: Layout) -> tuple[str, str
     if lost is not None:
         return f"with {name} {lost}", f"--private {join_private(path.written, Mechanism.COPY)}"
     if require is Require.STABLE:
-        return _unstable(path, kept, layout)
+        return _unstable(path, kept, layout, quiesced=quiesced)
     return None
 
 
@@ -84,14 +87,22 @@ def _lost(require: Require, kept: Guarantees) -> str | None:
     return None
 
 
-def _unstable(path: PathPlan, kept: Guarantees, layout: Layout) -> tuple[str, str | None] | None:
+def _unstable(path: PathPlan, kept: Guarantees, layout: Layout, *, quiesced: bool) -> tuple[str, str | None] | None:
     if kept.guarantee is Guarantee.LIVE:
         return "what the host writes shows through", f"--private {join_private(path.written, Guarantee.INDEPENDENT)}"
-    if kept.guarantee is Guarantee.SNAPSHOT:
+    if kept.guarantee is Guarantee.SNAPSHOT or quiesced:
         return None
     for file in writers(path.path, layout):
-        return f"{file.process} (pid {file.pid}) has {file.path} open for writing", "end that process first"
+        return is_writing(file), WRITER_HINT
     return None
+
+
+WRITER_HINT = "end that process first, or hold it still with --freeze-cgroup or --quiesce"
+
+
+def is_writing(file: OpenFile) -> str:
+    """Which process has which file open, as a clause."""
+    return f"{file.process} (pid {file.pid}) has {file.path} open for writing"
 
 
 def writers(path: str, layout: Layout) -> tuple[OpenFile, ...]:
@@ -159,8 +170,8 @@ def refuse_relocated(layout: Layout, choices: Mapping[str, Choice]) -> None:
         if not placed.facts.folder:
             raise _relocated(placed, "is a file; only folders can be private there")
         offer = choices[placed.path].offer
-        if offer is not None and offer.mechanism is not Mechanism.COPY:
-            raise _relocated(placed, f"cannot be made by {offer.mechanism.value}; only a copy can lie elsewhere")
+        if offer is not None and not offer.guarantees.elsewhere:
+            raise _relocated(placed, f"cannot be made by {offer.mechanism.value}, which needs a mount")
 
 
 def _relocated(placed: Placed, why: str) -> PolicyError:
@@ -169,5 +180,5 @@ def _relocated(placed: Placed, why: str) -> PolicyError:
         f"{placed.rule.written} {why} (--relocated)",
         path=placed.path,
         place=placed.rule.place,
-        hint="--relocated serves `--private FOLDER` and `--private FOLDER:copy` alone",
+        hint="--relocated serves `--private FOLDER` alone, by any mechanism but overlay",
     )

@@ -5,6 +5,7 @@
     requires = ["independent"]
     share-all = false
     host-mounts-appear = true
+    prefer = "native"          # or "memory"
 
     [[rule]]
     path = "~/proj"            # absolute or from ~; patterns (`*`, `?`, `[…]`) are expanded once, `[*]` is a plain `*`
@@ -24,6 +25,11 @@
     [process]
     timeout = "10m"            # or seconds
 
+    [quiesce]                  # while a fork is made
+    command = "pg_ctl …"       # by the shell, before
+    undo = "pg_ctl …"          # by the shell, afterwards in any case
+    freeze = "user.slice/…"    # a cgroup, by its folder or its name from the root
+
     [ssh]
     config-copies = true
 
@@ -36,11 +42,11 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from hostfork.errors import Code, PolicyError
-from hostfork.policy.options import parse_duration, parse_require, parse_size
+from hostfork.policy.options import check_quiesce, parse_duration, parse_require, parse_size
 from hostfork.policy.paths import normal
-from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Rule
+from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Quiesce, Rule
 from hostfork.values import frozen
-from hostfork.vocabulary import Access, Guarantee, Mechanism
+from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer
 
 SCHEMA = 1
 
@@ -53,7 +59,9 @@ _TOP = {
     "rule",
     "endpoints",
     "environment",
+    "prefer",
     "process",
+    "quiesce",
     "ssh",
 }
 _RULE = {"path", "access", "mechanism", "guarantee", "tmpfs-size", "optional"}
@@ -172,6 +180,8 @@ def parse(text: str, file: str, name: str, home: str) -> Policy:
         host_mounts_appear=document.get(table, "host-mounts-appear", bool, True),
         ssh_config_copies=document.get(ssh, "config-copies", bool, True, ("ssh",)),
         timeout=_timeout(document, process.get("timeout")),
+        prefer=document.word(table.get("prefer", Prefer.NATIVE.value), Prefer, ("prefer",)),
+        quiesce=_quiesce(document, document.get(table, "quiesce", dict, {})),
     )
 
 
@@ -266,6 +276,13 @@ def _timeout(document: Document, value: object) -> float | None:
     if type(value) in (int, float) and 0 < float(str(value)) < float("inf"):
         return float(str(value))
     raise document.wrong("a time above zero, such as 10m", value, key)
+
+
+def _quiesce(document: Document, table: dict[str, Any]) -> Quiesce:
+    names = ("command", "undo", "freeze")
+    document.known(table, set(names), ("quiesce",))
+    words = [document.plain(table[name], ("quiesce", name))[0] if name in table else None for name in names]
+    return check_quiesce(Quiesce(*words), document.place(("quiesce", "undo")))
 
 
 def _paths(document: Document, value: object, key: Key, optional: bool) -> list[str]:

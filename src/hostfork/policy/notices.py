@@ -46,10 +46,24 @@ def _of_the_run(plan: Plan, facts: HostFacts) -> Iterator[Notice]:
         NoticeKind.NETWORK_SHARED,
         "network, localhost and abstract sockets are the host's, shared with it and with other forks",
     )
+    private = [path for path in plan.paths if path.access is Access.PRIVATE and not path.automatic]
+    if len(private) > 1:
+        sentence = f"the {len(private)} private paths are taken one after the other, not as of one instant"
+        yield Notice(NoticeKind.SEVERAL_INSTANTS, sentence)
+    yield from _of_quiescing(plan)
     if plan.slave:
         yield Notice(
             NoticeKind.HOST_MOUNTS_APPEAR, "mounts that the host makes later appear inside; none made inside leaves"
         )
+
+
+def _of_quiescing(plan: Plan) -> Iterator[Notice]:
+    quiesce = plan.quiesce
+    if quiesce.command is not None:
+        undo = f", `{quiesce.undo}` afterwards" if quiesce.undo is not None else ""
+        yield Notice(NoticeKind.QUIESCED, f"while the private paths are taken: `{quiesce.command}` before{undo}")
+    if quiesce.cgroup is not None:
+        yield Notice(NoticeKind.QUIESCED, f"the cgroup {quiesce.cgroup} is frozen while the private paths are taken")
 
 
 def _of_relocation(plan: Plan, layout: Layout) -> Iterator[Notice]:

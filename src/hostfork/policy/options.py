@@ -9,8 +9,8 @@ import os
 
 from hostfork.errors import Code, PolicyError
 from hostfork.policy.paths import normal
-from hostfork.policy.rules import EndpointRule, Rule, RuleOptions
-from hostfork.vocabulary import Access, Guarantee, Mechanism, Require
+from hostfork.policy.rules import EndpointRule, Quiesce, Rule, RuleOptions
+from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require
 
 PRIVATE_WORDS: dict[str, Mechanism | Guarantee] = {
     **{word.value: word for word in Mechanism},
@@ -92,6 +92,27 @@ def parse_require(text: str, place: str) -> Require:
     except ValueError as error:
         known = ", ".join(word.value for word in Require)
         raise _value(f"{text!r} is nothing that can be required", place, f"known: {known}") from error
+
+
+def parse_prefer(text: str, place: str) -> Prefer:
+    """The preference of that name. Raises PolicyError (`policy.bad-value`) with the names there are."""
+    try:
+        return Prefer(text)
+    except ValueError as error:
+        known = ", ".join(word.value for word in Prefer)
+        raise _value(f"{text!r} is nothing that can be preferred", place, f"known: {known}") from error
+
+
+def check_quiesce(quiesce: Quiesce, place: str) -> Quiesce:
+    """The same, if it makes sense. Raises PolicyError (`policy.usage`) for an undoing of nothing."""
+    if quiesce.undo is not None and quiesce.command is None:
+        raise PolicyError(
+            Code.POLICY_USAGE,
+            "what undoes quiescing is named, and nothing that quiesces",
+            place=place,
+            hint="--quiesce CMD --unquiesce CMD belong together",
+        )
+    return quiesce
 
 
 def option_rules(options: RuleOptions, cwd: str, home: str) -> tuple[Rule, ...]:

@@ -27,7 +27,7 @@ from hostfork.policy.planned import (
 from hostfork.policy.rules import Policy, Rule
 from hostfork.storage.choose import Choice
 from hostfork.storage.contract import Source
-from hostfork.vocabulary import Access, EntryKind
+from hostfork.vocabulary import Access, EntryKind, Require
 
 __all__ = [
     "Alias",
@@ -98,6 +98,8 @@ def make_plan(policy: Policy, facts: HostFacts, choices: Mapping[str, Choice], *
         environment=policy.environment,
         timeout=policy.timeout,
         config_copies=copies,
+        quiesce=policy.quiesce,
+        stable=Require.STABLE in policy.requires,
     )
     return notices(plan, layout)
 

@@ -2,7 +2,7 @@
 
 from enum import Enum, unique
 
-from hostfork.policy.rules import Environment
+from hostfork.policy.rules import Environment, Quiesce
 from hostfork.storage.contract import Offer, Refusal
 from hostfork.values import frozen
 from hostfork.vocabulary import Access, EndpointKind, Ownership
@@ -109,6 +109,8 @@ class NoticeKind(Enum):
     HARD_LINKS = ("hard-links", False)
     RESOLVED = ("resolved", False)
     WRITERS = ("writers", False)
+    SEVERAL_INSTANTS = ("several-instants", False)
+    QUIESCED = ("quiesced", False)
 
 
 @frozen
@@ -143,3 +145,6 @@ class Plan:
     environment: Environment
     timeout: float | None
     config_copies: tuple[ConfigCopy, ...] = ()
+    quiesce: Quiesce = Quiesce()
+    stable: bool = False
+    """No host process may be writing below a private path while it is taken: looked at again once they are quiesced."""

@@ -3,7 +3,7 @@
 from enum import Enum, unique
 
 from hostfork.values import frozen
-from hostfork.vocabulary import Access, Guarantee, Mechanism, Require
+from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require
 
 
 @frozen
@@ -54,6 +54,21 @@ class Environment:
 
 
 @frozen
+class Quiesce:
+    """What holds writers still while a fork is made: a shell command and its undoing, a cgroup to freeze.
+
+    `undo` is run in any case, also where `command` failed. `cgroup` is its folder, or its name from the root.
+    """
+
+    command: str | None = None
+    undo: str | None = None
+    cgroup: str | None = None
+
+    def __bool__(self) -> bool:
+        return self != Quiesce()
+
+
+@frozen
 class Policy:
     """What the user asks for. `share_all`: no rule is needed. `host_mounts_appear`: mounts made later on the host show.
 
@@ -72,6 +87,8 @@ class Policy:
     host_mounts_appear: bool = True
     ssh_config_copies: bool = True
     timeout: float | None = None
+    prefer: Prefer = Prefer.NATIVE
+    quiesce: Quiesce = Quiesce()
 
 
 @frozen
@@ -88,3 +105,5 @@ class RuleOptions:
     environment: Environment = Environment()
     share_all: bool = False
     timeout: float | None = None
+    prefer: str | None = None
+    quiesce: Quiesce = Quiesce()

@@ -1,25 +1,37 @@
-"""Which mechanism serves a private path: tried in the order of DESIGN part 3, never swapped for a weaker one.
+"""Which mechanism serves a private path: those that keep what was asked, in the order of what is preferred.
 
-`MECHANISMS` is the table of what there is. A mechanism that is not in it is refused with that reason.
+`MECHANISMS` is the table of what there is. The first that can serve is taken, never a weaker one. Preferring native
+mechanisms, a writable snapshot or clone comes first; preferring memory, an overlay over a frozen tree.
 """
 
-import os
 from importlib import import_module
 from typing import cast
 
 from hostfork.storage import scratch
 from hostfork.storage.contract import KeyOwner, KeyState, Offer, Refusal, Source, Storage
 from hostfork.values import frozen
-from hostfork.vocabulary import Guarantee, Mechanism
+from hostfork.vocabulary import Guarantee, Mechanism, Prefer
+
+Want = tuple[Mechanism, Guarantee | None]
+"""A mechanism, and which of its two where it has two."""
 
 MECHANISMS: tuple[tuple[Mechanism, str, str, Guarantee | None], ...] = (
+    (Mechanism.BTRFS, "hostfork.storage.btrfs", "Btrfs", None),
+    (Mechanism.REFLINK, "hostfork.storage.reflink", "Reflink", None),
     (Mechanism.COPY, "hostfork.storage.copy", "Copy", None),
     (Mechanism.OVERLAY, "hostfork.storage.overlay", "Overlay", Guarantee.LIVE),
+    (Mechanism.OVERLAY, "hostfork.storage.frozen", "Frozen", Guarantee.SNAPSHOT),
 )
 """Mechanism, module, class, and its guarantee where one mechanism has two. Modules are loaded when used."""
 
-_INDEPENDENT = (Mechanism.BTRFS, Mechanism.REFLINK, Mechanism.COPY)
-"""The order in which `independent` is looked for."""
+_NATIVE: tuple[Want, ...] = (
+    (Mechanism.BTRFS, None),
+    (Mechanism.REFLINK, None),
+    (Mechanism.COPY, None),
+)
+_OVER_NOTHING = "it lies over a frozen snapshot or a baseline, and there is none; `:live` is over the source itself"
+_FROZEN: Want = (Mechanism.OVERLAY, Guarantee.SNAPSHOT)
+_LIVE: Want = (Mechanism.OVERLAY, Guarantee.LIVE)
 
 
 @frozen
@@ -30,28 +42,59 @@ class Choice:
     refused: tuple[Refusal, ...]
 
 
-def choose(source: Source, pool: str, mechanism: Mechanism | None = None, guarantee: Guarantee | None = None) -> Choice:
+def choose(
+    source: Source,
+    pool: str,
+    mechanism: Mechanism | None = None,
+    guarantee: Guarantee | None = None,
+    *,
+    prefer: Prefer = Prefer.NATIVE,
+    elsewhere: bool = False,
+) -> Choice:
     """Probe what can serve `source` and keeps what was asked. At most one of `mechanism` and `guarantee` is given.
 
-    With neither, `independent` or better.
+    With neither, `independent` or better. `elsewhere`: what needs a mount is passed over.
     """
-    if mechanism is Mechanism.OVERLAY:
-        return Choice(None, (_over_nothing(),))
+    refused: list[Refusal] = []
+    offer = None
+    for want in _order(mechanism, guarantee, prefer):
+        answer = storage_of(*want).probe(source, pool)
+        if isinstance(answer, Offer) and elsewhere and not answer.guarantees.elsewhere and mechanism is None:
+            answer = Refusal(want[0], "it needs a mount, and there are no namespaces to make one in")
+        if isinstance(answer, Offer) and guarantee is not None and not answer.guarantees.guarantee.keeps(guarantee):
+            answer = Refusal(want[0], f"it would only be `{answer.guarantees.guarantee.value}`: {answer.reason}")
+        if isinstance(answer, Offer):
+            offer = answer
+            break
+        refused.append(answer)
+    anything = mechanism is None and guarantee in (None, Guarantee.INDEPENDENT) and prefer is Prefer.NATIVE
+    if anything and (offer is None or offer.mechanism is Mechanism.COPY):
+        # People know overlays to be instant: why none was taken is part of the answer.
+        refused.append(Refusal(Mechanism.OVERLAY, _OVER_NOTHING))
+    return Choice(offer, tuple(refused))
+
+
+def _order(mechanism: Mechanism | None, guarantee: Guarantee | None, prefer: Prefer) -> tuple[Want, ...]:
+    """What is tried, first to last."""
     if guarantee is Guarantee.LIVE:
-        return _first(source, pool, (Mechanism.OVERLAY,))
+        return (_LIVE,)
     if mechanism is not None:
-        return _first(source, pool, (mechanism,))
-    if guarantee is Guarantee.SNAPSHOT:
-        return _first(source, pool, (Mechanism.BTRFS,))
-    choice = _first(source, pool, _INDEPENDENT)
-    return Choice(choice.offer, (*choice.refused, _over_nothing()))
+        return (_FROZEN,) if mechanism is Mechanism.OVERLAY else ((mechanism, None),)
+    native = _NATIVE[:1] if guarantee is Guarantee.SNAPSHOT else _NATIVE
+    if prefer is Prefer.MEMORY:
+        return (_FROZEN, *native)
+    return (*native, _FROZEN) if guarantee is Guarantee.SNAPSHOT else native
 
 
 def storage_of(mechanism: Mechanism, guarantee: Guarantee | None = None) -> Storage:
     """The implementation of a mechanism that is in the table; `guarantee` tells a live overlay from a frozen one."""
-    rows = [row for row in MECHANISMS if row[0] is mechanism]
-    module, name = next(row for row in rows if row[3] is None or guarantee is None or row[3] is guarantee)[1:3]
+    module, name = next(row for row in MECHANISMS if row[0] is mechanism and _is_asked(row[3], guarantee))[1:3]
     return cast(Storage, getattr(import_module(module), name)())
+
+
+def _is_asked(of_row: Guarantee | None, guarantee: Guarantee | None) -> bool:
+    """Of two implementations one is live; the other keeps more than one guarantee, by its source."""
+    return None in (of_row, guarantee) or (of_row is Guarantee.LIVE) == (guarantee is Guarantee.LIVE)
 
 
 def owner_of(mechanism: Mechanism | None, guarantee: Guarantee | None = None) -> KeyOwner:
@@ -63,34 +106,3 @@ def all_keys(pool: str) -> tuple[tuple[KeyOwner, KeyState], ...]:
     """Every key in the pool with what it belongs to, scratch too; half-made and half-removed ones too."""
     owners: list[KeyOwner] = [*(storage_of(mechanism, guarantee) for mechanism, _, _, guarantee in MECHANISMS), scratch]
     return tuple((owner, state) for owner in owners for state in owner.keys(pool))
-
-
-def _first(source: Source, pool: str, order: tuple[Mechanism, ...]) -> Choice:
-    refused: list[Refusal] = []
-    for mechanism in order:
-        answer = _probe(source, pool, mechanism)
-        if isinstance(answer, Offer):
-            return Choice(answer, tuple(refused))
-        refused.append(answer)
-    return Choice(None, tuple(refused))
-
-
-def _probe(source: Source, pool: str, mechanism: Mechanism) -> Offer | Refusal:
-    if any(known is mechanism for known, _, _, _ in MECHANISMS):
-        return storage_of(mechanism).probe(source, pool)
-    return Refusal(mechanism, f"this version of hostfork has no mechanism `{mechanism.value}` ({_where(source.path)})")
-
-
-def _over_nothing() -> Refusal:
-    return Refusal(
-        Mechanism.OVERLAY, "an independent overlay lies over a baseline, and there is none; `:live` is over the source"
-    )
-
-
-def _where(path: str) -> str:
-    from hostfork.storage.filesystem import filesystem_of
-
-    try:
-        return f"{path} is on {filesystem_of(path)}"
-    except OSError as error:
-        return f"{path}: {os.strerror(error.errno or 0)}"

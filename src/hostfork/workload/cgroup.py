@@ -35,7 +35,7 @@ def find_place(pid: int | str = "self") -> Place:
     own = own_folder(pid)
     if own is None:
         return Place(None, "no cgroup2 filesystem is mounted")
-    if not os.path.exists(f"{own}/cgroup.kill") and own.count("/") > _mount_point().count("/"):
+    if not os.path.exists(f"{own}/cgroup.kill") and own.count("/") > mount_point().count("/"):
         return Place(None, "this kernel's cgroups have no cgroup.kill (Linux 5.14)")
     if not os.access(own, os.W_OK | os.X_OK) or not os.access(f"{own}/cgroup.procs", os.W_OK):
         return Place(None, f"{own} is not delegated to this user")
@@ -44,7 +44,7 @@ def find_place(pid: int | str = "self") -> Place:
 
 def own_folder(pid: int | str = "self") -> str | None:
     """The folder of a process's cgroup v2, None where there is no cgroup2 mount that shows it."""
-    point = _mount_point()
+    point = mount_point()
     if not point:
         return None
     with open(f"/proc/{pid}/cgroup", "rb") as file:
@@ -55,7 +55,7 @@ def own_folder(pid: int | str = "self") -> str | None:
     return None
 
 
-def _mount_point() -> str:
+def mount_point() -> str:
     """Where the root of the cgroup2 hierarchy (of this cgroup namespace) is mounted; "" where it is not."""
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
