@@ -71,7 +71,7 @@ def run(plan: ViewPlan, journal: str, *, owned: bool = False) -> tuple[Exit, str
         shell = ("sh", "-c", "exec >&7 2>&1 7>&-; " + plan.context.argv[0])
         launched = helper.start(plan._replace(context=context._replace(argv=shell), cgroup=owned), log, folder)
         helper.wait_executed("sh")
-        ended = watch(helper.channel, None, None, None)
+        ended = watch(helper.channel, None, None)
         assert stop(group, helper, launched.mount_namespace, frozenset()).survivors == ()
         assert [pid for pid in members(launched.mount_namespace) if pid != helper.pid] == []
     finally:
@@ -313,7 +313,7 @@ def _killed_keeper(folder: str) -> str:
     helper.wait_executed("sleep")
     os.kill(helper.pid, signal.SIGKILL)
     try:
-        watch(helper.channel, None, None, None)
+        watch(helper.channel, None, None)
     except WorkloadError as error:
         helper.reap()
         assert stop(None, None, launched.mount_namespace, frozenset({b"HOSTFORK_FORK=killed-keeper"})).ended == 1

@@ -426,14 +426,19 @@ def stopped(shell: Screen, *pids: int) -> None:
     shell.until(lambda: all(state_of(pid) == "T" for pid in pids), "the stop")
 
 
+def stop(shell: Screen) -> None:
+    """Ctrl-Z, and wait for the shell's prompt: before that it may still learn, tell and forget what became of a job."""
+    shell.type(STOP)
+    shell.see(r"(?s)Stopped\s+hostfork.*^outer>$")
+
+
 @pytest.mark.parametrize("program", ["sleep 1000", "cat"])
 def test_stop_and_foreground(shell: Screen, program: str, project: str) -> None:
     """Ctrl-Z stops hostfork and command as one job, fg continues both, twice; then Ctrl-C ends it."""
     command = start(shell, project, f"exec {program}")
     owner = owner_of(shell)
     for _ in range(2):
-        shell.type(STOP)
-        shell.see(r"Stopped\s+hostfork")
+        stop(shell)
         assert (state_of(owner), state_of(command)) == ("T", "T")
         assert shell.front() == shell.process.pid
         shell.enter("fg", "^hostfork run")
@@ -451,11 +456,38 @@ def test_a_stopped_job_is_killed(shell: Screen, project: str) -> None:
     """`kill %1` sends SIGTERM and SIGCONT, as for any job: both end."""
     command = start(shell, project, "exec sleep 1000")
     owner = owner_of(shell)
-    shell.type(STOP)
-    shell.see(r"Stopped\s+hostfork")
+    stop(shell)
     shell.type("kill %1\r")
     shell.until(lambda: not is_alive(owner) and not is_alive(command), "their end")
     shell.enter("wait %1; echo status=$?", "status=143$")
+    still_right(shell)
+
+
+LIMIT = "--timeout 4s"  # long enough to stop it before, on a busy machine too
+
+
+@pytest.mark.parametrize("script", ["exec sleep 1000", "trap '' TERM; while :; do sleep 1000; done"])
+def test_the_time_limit_of_a_stopped_job(shell: Screen, project: str, script: str) -> None:
+    """It ends a job that Ctrl-Z has stopped, in time and without fg; the shell at its prompt stays in front."""
+    Path(project, "job").write_text(f"echo $$ >../pid; echo on; {script}\n")
+    shell.enter(f"{FORK} {LIMIT} -- sh job", "^on$")
+    command, owner = pid_in(f"{project}/../pid"), owner_of(shell)
+    stop(shell)
+    shell.until(lambda: not is_alive(command) and not is_alive(owner), "the end")
+    assert shell.front() == shell.process.pid
+    shell.enter("wait %1; echo status=$?", "status=124$")
+    still_right(shell)
+
+
+def test_the_time_limit_of_a_group_that_somebody_stopped(shell: Screen, project: str) -> None:
+    """SIGSTOP to hostfork itself: the command ends in time, hostfork when it is continued."""
+    command = start(shell, project, "exec sleep 1000", LIMIT)
+    owner = owner_of(shell)
+    os.kill(-owner, signal.SIGSTOP)
+    shell.see(r"(?s)Stopped\s+hostfork.*^outer>$")
+    shell.until(lambda: not is_alive(command), "the end of the command")
+    assert state_of(owner) == "T"
+    shell.enter("fg; echo status=$?", "^status=124$")
     still_right(shell)
 
 
@@ -476,8 +508,7 @@ def test_an_end_in_the_background_leaves_the_shell_its_terminal(shell: Screen, p
     """Ctrl-Z, bg, the command ends: the shell at its prompt stays in front."""
     command = start(shell, project, "until test -e ../go; do sleep 0.05; done; exit 5")
     owner = owner_of(shell)
-    shell.type(STOP)
-    shell.see(r"Stopped\s+hostfork")
+    stop(shell)
     shell.enter("bg", "outer>$")
     running(shell, owner, command)
     Path(project, "../go").touch()
@@ -516,8 +547,7 @@ def test_a_background_job_that_is_brought_to_the_front(shell: Screen, project: s
     shell.until(lambda: pid_in(f"{project}/../pid") != 0, "the command")
     shell.enter("fg", "^hostfork run")
     shell.until(lambda: shell.front() == owner, "the job in front")
-    shell.type(STOP)
-    shell.see(r"Stopped\s+hostfork")
+    stop(shell)
     assert state_of(pid_in(f"{project}/../pid")) == "T"
     shell.enter("fg", "^hostfork run")
     shell.until(lambda: shell.front() == owner, "the job in front")
@@ -651,8 +681,7 @@ def test_a_closed_terminal_with_a_stopped_job(shell: Screen, person: Person, pro
     """The shell ends its stopped jobs with SIGHUP and SIGCONT."""
     command = start(shell, project, "exec cat", first="echo x >new")
     owner = owner_of(shell)
-    shell.type(STOP)
-    shell.see(r"Stopped\s+hostfork")
+    stop(shell)
     shell.hang_up()
     wait_for_end(shell.process.pid, owner, command)
     changes_are_kept(person, project)
@@ -771,8 +800,7 @@ def test_stop_while_it_copies(shell: Screen, person: Person, project: str) -> No
     shell.type(f"{FORK}:copy -- cat\r")
     forks = f"{person.state}/forks"
     shell.until(lambda: os.path.isdir(forks) and bool(os.listdir(forks)), "the fork")
-    shell.type(STOP)
-    shell.see(r"Stopped\s+hostfork")
+    stop(shell)
     shell.enter("fg", "^hostfork run")
     running(shell, owner_of(shell))
     shell.enter("hello", "^hello\nhello$")

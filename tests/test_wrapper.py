@@ -49,12 +49,14 @@ Start = Callable[..., "subprocess.Popen[Any]"]
 
 @pytest.fixture
 def begin(leaves_nothing: None, person: Person, project: str) -> Iterator[Start]:
-    """`begin(script, prefix=(), **popen)`: start hostfork with a script; returns when the script made `../on`."""
+    """`begin(script, prefix=(), options=(), **popen)`: start hostfork with a script; returns when the script made `../on`."""
     started: list[subprocess.Popen[Any]] = []
 
-    def start(text: str, prefix: tuple[str, ...] = (), **more: Any) -> "subprocess.Popen[Any]":
+    def start(
+        text: str, prefix: tuple[str, ...] = (), options: tuple[str, ...] = (), **more: Any
+    ) -> "subprocess.Popen[Any]":
         text = f"echo $$ >../pid.new; mv ../pid.new ../pid; {text}"
-        argv = [*prefix, "hostfork", "run", "-q", "--private", ".", "--", "bash", "-c", text]
+        argv = [*prefix, "hostfork", "run", "-q", "--private", ".", *options, "--", "bash", "-c", text]
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True} | more
         started.append(person.popen(argv, cwd=project, **more))
         wait_until(lambda: os.path.exists(f"{project}/../on") or started[-1].poll() is not None)
@@ -364,6 +366,20 @@ def test_stopping_hostfork_alone(begin: Start, project: str) -> None:
     assert state_of(process.pid) == "T"
     process.send_signal(signal.SIGCONT)
     assert process.wait() == 8
+
+
+@pytest.mark.parametrize("delegated", [True, False])
+def test_the_time_limit_while_all_is_stopped(begin: Start, project: str, delegated: bool) -> None:
+    """The keeper has the clock: a stopped tree that ignores SIGTERM ends in time too, hostfork once it is continued."""
+    child = "trap '' TERM; ( setsid sh -c 'echo $$ >../child; kill -STOP $$' & ) ; until test -s ../child; do :; done"
+    process = begin(f"{child}; touch ../on; sleep 1000", options=("--timeout", "2s"), delegated=delegated)
+    command, child_pid = pid_of(project), int(Path(project, "../child").read_text())
+    for pid in (process.pid, command):
+        os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: not is_alive(command) and not is_alive(child_pid))
+    assert state_of(process.pid) == "T"
+    process.send_signal(signal.SIGCONT)
+    assert process.wait() == 124
 
 
 @pytest.mark.parametrize("number", ["STOP", "TSTP"])

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from hostfork.helper import context, syscalls
 from hostfork.helper.protocol import (
+    GRACE,
     Channel,
     Context,
     End,
@@ -25,9 +26,12 @@ from hostfork.helper.protocol import (
     Signal,
     Started,
     Stopped,
+    TimedOut,
 )
 
 _SI_KERNEL = 0x80
+_AGAIN = 0.02
+"""Seconds after which a subreaper looks for what outran it."""
 
 
 class ProcessTree:
@@ -51,29 +55,33 @@ class ProcessTree:
         except OSError as error:
             raise OSError(error.errno, f"the fork's cgroup cannot be entered: {error.strerror}") from None
 
+    def kill(self) -> bool:
+        """SIGKILL to everything in the tree, stopped or not, without waiting; whether forks may have outrun it."""
+        if self._cgroup is not None:
+            os.write(self._kill, b"1")
+            return False
+        found = _descendants(os.getpid())
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        return bool(found)
+
     def end(self) -> None:
         """Kill everything in the tree and wait until nothing is left."""
+        self.kill()
         if self._cgroup is None:
-            self._end_descendants()
+            # A killed process's children come to the subreaper: so again until there are none.
+            while _reap():
+                time.sleep(0.001)
+                self.kill()
             return
-        os.write(self._kill, b"1")
         waiting = select.poll()
         waiting.register(self._events, select.POLLPRI)
         while b"populated 1" in os.pread(self._events, 200, 0):
             _reap()
             waiting.poll(50)
-
-    def _end_descendants(self) -> None:
-        """A killed process's children come to the subreaper: so again until there are none."""
-        while True:
-            for pid in _descendants(os.getpid()):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            if not _reap():
-                return
-            time.sleep(0.001)
 
 
 def _reap() -> bool:
@@ -134,8 +142,7 @@ class Command:
         try:
             os.setsid()
             # Only now: what the terminal sends from here on is the command's alone.
-            os.write(opener, bytes((0, *_from_terminal())))
-            os.close(opener)
+            _open(opener, _from_terminal())
             os.chdir("/")
             with open(f"/proc/{pid}/stat", "rb") as file:
                 content = file.read()
@@ -196,6 +203,15 @@ def _from_terminal() -> list[int]:
         os.close(waiting)
 
 
+def _open(gate: int, came: list[int]) -> None:
+    try:
+        os.write(gate, bytes((0, *came)))
+    except BrokenPipeError:
+        return  # somebody killed the command at its gate: it is reaped as any other
+    finally:
+        os.close(gate)
+
+
 def _become_command(plan: Context, report: int, gate: int) -> NoReturn:
     try:
         came = os.read(gate, 100)
@@ -211,15 +227,49 @@ def _become_command(plan: Context, report: int, gate: int) -> NoReturn:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def keep(command: Command, tree: ProcessTree, channel: Channel, owner: int, journal: int) -> None:
+class _Limit:
+    """The time limit. The clock is here, outside the job: a stopped command is ended in time, a stopped owner too."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._deadline: float | None = None
+        self._reached = False
+
+    def begin(self) -> None:
+        """The command runs."""
+        if self._seconds:
+            self._deadline = time.monotonic() + self._seconds
+
+    def milliseconds(self) -> float | None:
+        """How long nothing is to be done."""
+        return None if self._deadline is None else max(0.0, (self._deadline - time.monotonic()) * 1000 + 1)
+
+    def act(self, command: Command, tree: ProcessTree, channel: Channel) -> None:
+        """SIGTERM when it is reached, with SIGCONT, for a stopped process gets no other; after a grace the end."""
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return
+        if command.status is not None:
+            self._deadline = None  # what it left is ended by the owner
+        elif self._reached:
+            self._deadline = time.monotonic() + _AGAIN if tree.kill() else None
+        else:
+            self._reached = True
+            self._deadline = time.monotonic() + GRACE
+            channel.send(TimedOut())
+            command.send_signal(signal.SIGTERM, -1)
+            command.send_signal(signal.SIGCONT, -1)
+
+
+def keep(command: Command, tree: ProcessTree, channel: Channel, owner: int, journal: int, seconds: float) -> None:
     """Report and pass on until the owner says finish; without an owner, end the tree and write it down."""
+    limit = _Limit(seconds)
     children = syscalls.signalfd({signal.SIGCHLD})
     waiting = select.poll()
     for descriptor in (channel.fileno(), owner, children, command.executed):
         waiting.register(descriptor, select.POLLIN)
     try:
         while True:
-            ready = {descriptor for descriptor, _events in waiting.poll()}
+            ready = {descriptor for descriptor, _events in waiting.poll(limit.milliseconds())}
             changes = []
             if children in ready:
                 syscalls.read_signals(children)
@@ -231,10 +281,12 @@ def keep(command: Command, tree: ProcessTree, channel: Channel, owner: int, jour
                 channel.send(Executed(int(os.read(command.executed, 20) or b"0")))
                 for number in command.early:
                     command.send_signal(number, -1)
+                limit.begin()
             for change in changes:
                 command.report(change, channel)
             if channel.fileno() in ready and not _obey(command, tree, channel):
                 return
+            limit.act(command, tree, channel)
             command.wake(owner)
             if owner in ready:
                 break

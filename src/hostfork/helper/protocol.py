@@ -7,6 +7,7 @@
     helper -> owner   Started       the command exists: pid, start time, mount namespace
     helper -> owner   Executed      the exec happened (told by a close-on-exec pipe) or the errno why it did not
     helper -> owner   Stopped       the command was stopped by a signal
+    helper -> owner   TimedOut      the time limit is reached: SIGTERM now, and after a grace the tree is killed
     helper -> owner   Exited        the command ended: exit status or signal
     owner  -> helper  Signal        send this signal to the command (the keeper is its parent: the pid cannot be reused)
     owner  -> helper  Follow        the owner stops as the command did: SIGCONT to it when the command goes on or ends
@@ -22,6 +23,8 @@ import sys
 from typing import Any, NamedTuple
 
 SCHEMA = 1
+GRACE = 2.0
+"""Seconds between SIGTERM at the time limit and the end of the tree."""
 
 
 class Bind(NamedTuple):
@@ -103,7 +106,8 @@ class ViewPlan(NamedTuple):
 
     `namespaces` false is the relocated mode: no view, only the context. `identity` is None for root. `slave`: host
     mounts made later appear; else the view is private. `cgroup`: the second descriptor is the fork's cgroup, else
-    the keeper is the subreaper.
+    the keeper is the subreaper. `limit`: seconds that the command may run, 0 for ever; the keeper has the clock, for
+    the owner may be stopped.
     """
 
     schema: int
@@ -115,6 +119,7 @@ class ViewPlan(NamedTuple):
     cgroup: bool
     owner: int
     context: Context
+    limit: float = 0.0
 
 
 class Ready(NamedTuple):
@@ -149,6 +154,10 @@ class Stopped(NamedTuple):
     signal: int
 
 
+class TimedOut(NamedTuple):
+    pass
+
+
 class Exited(NamedTuple):
     status: int
     """Exit status, or -N when signal N ended it."""
@@ -178,13 +187,23 @@ class Finish(NamedTuple):
 
 
 Message = (
-    ViewPlan | Ready | Step | Failed | Started | Executed | Stopped | Exited | Signal | Follow | End | Ended | Finish
+    ViewPlan
+    | Ready
+    | Step
+    | Failed
+    | Started
+    | Executed
+    | Stopped
+    | TimedOut
+    | Exited
+    | Signal
+    | Follow
+    | End
+    | Ended
+    | Finish
 )
 
-_MESSAGES = {
-    kind.__name__: kind
-    for kind in (ViewPlan, Ready, Step, Failed, Started, Executed, Stopped, Exited, Signal, Follow, End, Ended, Finish)
-}
+_MESSAGES = {kind.__name__: kind for kind in Message.__args__}
 _TREES = {kind.__name__: kind for kind in (Bind, Overlay, Tmpfs, Keep)}
 
 

@@ -62,7 +62,7 @@ def _carry_out(plan: ViewPlan, channel: Channel) -> None:
         sentence = error.strerror or str(error)
         steps.fail(error.errno or 0, os.fsdecode(error.filename or b""), sentence)
         return
-    keeper.keep(command, tree, channel, owner, journal)
+    keeper.keep(command, tree, channel, owner, journal, plan.limit)
 
 
 def _build(plan: ViewPlan, steps: "_Steps") -> None:

@@ -138,7 +138,7 @@ class LiveFork:
     def watch(self, signals: SignalSource | None) -> None:
         """Wait for the command's end."""
         namespace = self.record.mount_namespace if self.record.same_paths else None
-        self._exit = watch(self._keeper().channel, signals, self._plan.timeout, self.record.cgroup, namespace)
+        self._exit = watch(self._keeper().channel, signals, self.record.cgroup, namespace)
         if signals is not None:
             signals.unwatch()
         self._folder.note("ended", exit=self._exit.exit, signal=self._exit.signal)
@@ -222,6 +222,7 @@ class LiveFork:
             cgroup=self._plan.cgroup_parent is not None,
             owner=os.getpid(),
             context=command_context(self._request, self._plan, caller, cwd, marks(self.record), root),
+            limit=self._plan.timeout or 0.0,
         )
 
     def _stop_writers(self) -> None:

@@ -1,4 +1,4 @@
-"""The owner's wait: what the command does, what signals ask for, what the time limit says.
+"""The owner's wait: what the command does, what signals ask for. The keeper has the clock of the time limit.
 
 Signals come from a `SignalSource` that only the command line provides; a program that calls the API keeps its own.
 """
@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from hostfork.helper.protocol import Channel, Exited, Follow, Signal, Stopped
+from hostfork.helper.protocol import GRACE, Channel, Exited, Follow, Signal, Stopped, TimedOut
 from hostfork.values import frozen
 from hostfork.workload.cgroup import own_folder
 from hostfork.workload.launch import keeper_died
 
-_GRACE = 2.0
-"""Seconds between SIGTERM at the time limit and the end of the tree."""
+_END_OF_LIMIT = 2 * GRACE
+"""Seconds from the time limit on until a command counts as killed that the kernel does not let go."""
 
 
 @frozen
@@ -62,15 +62,14 @@ class Exit:
 def watch(
     channel: Channel,
     signals: SignalSource | None,
-    timeout: float | None,
     group: str | None,
     namespace: int | None = None,
 ) -> Exit:
-    """Wait for the command's end. `timeout` in seconds. Raises WorkloadError `workload.keeper` if the keeper dies.
+    """Wait for the command's end. Raises WorkloadError `workload.keeper` if the keeper dies.
 
     `group` and `namespace` (the mount namespace's inode) tell a signal of the fork's own from others.
     """
-    limit = _Limit(timeout)
+    given_up: float | None = None
     waiting = select.poll()
     waiting.register(channel.fileno(), select.POLLIN)
     if signals is not None:
@@ -82,10 +81,12 @@ def watch(
         stopped = None
         while (message := channel.next()) is not None:
             if isinstance(message, Exited):
-                return _exit(message.status, limit.reached)
+                return _exit(message.status, given_up is not None)
             if isinstance(message, Stopped):
                 stops += 1
                 stopped = message.signal
+            elif isinstance(message, TimedOut):
+                given_up = time.monotonic() + _END_OF_LIMIT
         for one in received:
             _pass_on(one, channel, group, namespace, stops)
             if one.number == signal.SIGCONT:
@@ -93,34 +94,12 @@ def watch(
         if stopped is not None and signals is not None:
             signals.stop_self(stopped, lambda: channel.send(Follow()))
             continue
-        ready = {descriptor for descriptor, _events in waiting.poll(limit.milliseconds())}
+        left = None if given_up is None else max(0.0, given_up - time.monotonic())
+        ready = {descriptor for descriptor, _events in waiting.poll(None if left is None else left * 1000)}
         if channel.fileno() in ready and not channel.read():
             raise keeper_died()
-        if limit.act(channel):
+        if left == 0.0 and not ready:
             return Exit(None, signal.SIGKILL, timed_out=True)
-
-
-class _Limit:
-    """The time limit: SIGTERM when it is reached, and after a grace the end."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._deadline = None if seconds is None else time.monotonic() + seconds
-        self.reached = False
-
-    def milliseconds(self) -> float | None:
-        return None if self._deadline is None else max(0.0, (self._deadline - time.monotonic()) * 1000 + 1)
-
-    def act(self, channel: Channel) -> bool:
-        """True where the grace is over too."""
-        if self._deadline is None or time.monotonic() < self._deadline:
-            return False
-        if self.reached:
-            return True
-        self.reached = True
-        self._deadline = time.monotonic() + _GRACE
-        channel.send(Signal(signal.SIGTERM))
-        channel.send(Signal(signal.SIGCONT))
-        return False
 
 
 def _exit(status: int, timed_out: bool) -> Exit:
