@@ -466,10 +466,22 @@ def test_interrupted_before_the_command_is_quiet(run, person, project, number):
 
 
 def _open_for(process, path):
-    """The writing end of a FIFO, once the process reads it."""
+    """The writing end of a FIFO, once the process waits for its content.
+
+    A signal between Python's last look for one and its call to read(2) would be acted on only after the read.
+    """
+    descriptor = -1
     while process.poll() is None:
         try:
-            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            # its being opened wakes the process; asleep again, it is in the read
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK) if descriptor < 0 else descriptor
+            if _state(process.pid) == "S":
+                return descriptor
         except OSError:
-            time.sleep(0.01)
+            pass
+        time.sleep(0.01)
     raise ChildProcessError(process.stderr.read())
+
+
+def _state(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -457,9 +457,9 @@ def test_a_stopped_job_is_killed(shell: Screen, project: str) -> None:
     command = start(shell, project, "exec sleep 1000")
     owner = owner_of(shell)
     stop(shell)
-    shell.type("kill %1\r")
-    shell.until(lambda: not is_alive(owner) and not is_alive(command), "their end")
-    shell.enter("wait %1; echo status=$?", "status=143$")
+    # In one line: at its next prompt the shell would tell, and forget, a job that has ended by then.
+    shell.enter("kill %1; wait -f %1; echo status=$?", "status=143$")
+    assert [pid for pid in (owner, command) if is_alive(pid)] == []
     still_right(shell)
 
 
@@ -582,6 +582,7 @@ def test_the_owner_goes_on_with_its_command(shell: Screen, project: str) -> None
     running(shell, owner, command)
     os.kill(command, signal.SIGSTOP)
     stopped(shell, owner, command)
+    shell.enter("echo there", "(?s)^there$.*^outer>$")
     os.kill(command, signal.SIGKILL)
     shell.until(lambda: not is_alive(owner), "the end of hostfork")
     shell.enter("wait %1; echo status=$?", "status=137$")

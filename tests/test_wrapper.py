@@ -49,7 +49,7 @@ Start = Callable[..., "subprocess.Popen[Any]"]
 
 @pytest.fixture
 def begin(leaves_nothing: None, person: Person, project: str) -> Iterator[Start]:
-    """`begin(script, prefix=(), options=(), **popen)`: start hostfork with a script; returns when the script made `../on`."""
+    """`begin(script, prefix=(), options=(), **popen)`: start hostfork with a script; returns once it made `../on`."""
     started: list[subprocess.Popen[Any]] = []
 
     def start(
