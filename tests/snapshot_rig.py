@@ -20,6 +20,11 @@ def snapshot(source: str, path: str) -> None:
     _btrfs("subvolume", "snapshot", source, path)
 
 
+def freeze(path: str, frozen: bool = True) -> None:
+    """Make a subvolume read-only, or writable again."""
+    _btrfs("property", "set", "-ts", path, "ro", "true" if frozen else "false")
+
+
 def clone_with_manifest(source: str, clone: str, base: str, manifest: str) -> None:
     """Two clones of a source, and the manifest of the first that is written while it is made."""
     subprocess.run(["cp", "-a", "--reflink=always", "--", source, base], check=True)

@@ -71,8 +71,8 @@ class BesideBase:
             return
         try:
             before = facts(base, base.stat())
-        except FileNotFoundError:
-            return  # deleted on the host too
+        except (FileNotFoundError, PermissionError):
+            return  # deleted on the host too, or in a folder that only lists its names: not visible to the fork
         self.changes.append(deleted(joined(self._at, relative), before))
         if before.kind is EntryKind.FOLDER:
             self._gone_below(relative, base, depth + 1)

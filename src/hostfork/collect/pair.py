@@ -20,7 +20,7 @@ from hostfork.collect.reader import TreeReader
 from hostfork.collect.walk import DEEPEST, FOLDER, Place, facts, opened_folder
 from hostfork.vocabulary import EntryKind
 
-_FORMAT, _FOLDER, _OWNER = 0o170000, 0o040000, 0o500
+_FORMAT, _FOLDER, _OWNER, _SEARCH = 0o170000, 0o040000, 0o500, 0o100
 
 
 class PairScan(BesideBase):
@@ -142,9 +142,10 @@ class PairScan(BesideBase):
     def _descend(self, folder: int, relative: str, depth: int, folders: list[tuple[str, os.stat_result]]) -> None:
         omitted = self._omitted.get(relative, ())
         for name, found in folders:
-            if name in omitted:
-                continue
-            if depth >= DEEPEST or found.st_mode & _OWNER != _OWNER or (self._user and found.st_uid != self._user):
+            foreign = self._user and found.st_uid != self._user
+            if name in omitted or (self._user and not foreign and not found.st_mode & _SEARCH):
+                continue  # with its old stamp it was closed all the time, and nobody wrote in it
+            if depth >= DEEPEST or found.st_mode & _OWNER != _OWNER or foreign:
                 with _ours(Place(folder, name), depth + 1) as opened:
                     if opened is not None:
                         self._folder(opened, below(relative, name), depth + 1)
@@ -159,20 +160,23 @@ class PairScan(BesideBase):
 
     def _both(self, relative: str, tree: Place, base: Place, depth: int) -> None:
         """Two folders whose inode numbers and stamps tell nothing about each other."""
-        with _ours(tree, depth) as folder, base_folder(base, depth) as bottom:
-            if folder is None or (bottom.folder < 0 and self._is_same(tree.stat(), base.stat())):
+        with base_folder(base, depth) as bottom, ExitStack() as stack:
+            if bottom.folder < 0 and self._is_same(tree.stat(), base.stat()):
                 return  # closed to the fork too
-            gone = set(bottom.all())
+            folder = stack.enter_context(_ours(tree, depth))
+            if folder is None:
+                return
+            known = _stats_of_base(bottom.folder)
             for name, found in _stats(folder):
-                gone.discard(name)
-                inner, place, was = below(relative, name), Place(folder, name), bottom.place(name)
+                inner, place, before = below(relative, name), Place(folder, name), known.pop(name, None)
                 if inner in self._omit:
                     continue
-                if was is None or not self._is_same(found, was.stat()):
+                was = None if before is None else Place(bottom.folder, name)
+                if was is None or before is None or not self._is_same(found, before):
                     self._name(inner, place, found, was, depth, kin=False)
                 elif S_ISDIR(found.st_mode):
                     self._both(inner, place, was, depth + 1)
-            for name in gone:
+            for name in known:
                 self._gone(below(relative, name), Place(bottom.folder, name), depth)
 
     def _is_same(self, found: os.stat_result, before: os.stat_result) -> bool:
@@ -233,6 +237,14 @@ def _ours(place: Place, depth: int) -> Iterator[int | None]:
 def _stats(folder: int) -> list[tuple[str, os.stat_result]]:
     with os.scandir(folder) as entries:
         return [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+
+
+def _stats_of_base(folder: int) -> dict[str, os.stat_result]:
+    """By name; none for no folder, and for one that lists its names only: the fork could not look them up either."""
+    try:
+        return dict(_stats(folder)) if folder >= 0 else {}
+    except PermissionError:
+        return {}
 
 
 def _numbers(folder: int) -> dict[str, int]:
