@@ -21,12 +21,13 @@ from hostfork.storage.entry import FOLDER, READ, open_quietly
 from hostfork.storage.failures import failed, is_full
 from hostfork.storage.filesystem import Filesystem, filesystem_of
 from hostfork.storage.replicated import Replicated
-from hostfork.storage.tree import open_source, remove_tree, walk
+from hostfork.storage.tree import open_source, walk
 from hostfork.values import replace
 from hostfork.vocabulary import Guarantee, Mechanism
 
 _LOOKED = 2000
 """Entries of the source among which the probe looks for a file that it can clone."""
+_MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_SHARED = (errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS)
 _NOT_CLONED = (*_NOT_SHARED, errno.EINVAL, errno.EXDEV, errno.ETXTBSY, errno.EPERM)
 """What the kernel answers where a file's blocks cannot be shared: a swap file, another filesystem below, …"""
@@ -71,16 +72,13 @@ def _obstacle(source: Source, pool: str) -> Refusal | None:
     """Try it with a file of the source; where it holds none, with one of the pool's, if that is the same filesystem."""
     try:
         found = os.lstat(source.path)
-        place = source.path if stat.S_ISDIR(found.st_mode) else os.path.dirname(source.path)
-        here = filesystem_of(place if not stat.S_ISREG(found.st_mode) else source.path)
         file, at = _sample(source, found)
     except OSError as error:
         return _refused(f"{source.path} cannot be read", error)
     try:
-        there = filesystem_of(pool)
-        if file is None and here.number != there.number:
-            return _elsewhere(pool, here, there, OSError(errno.EXDEV, ""))
-        return _tried(file, at, pool, here, there)
+        if file is None and _filesystem(source.path).number != filesystem_of(pool).number:
+            return _elsewhere(source, pool, OSError(errno.EXDEV, ""))
+        return _tried(file, at, source, pool)
     except OSError as error:
         return _refused(f"nothing can be made in the pool {pool}", error)
     finally:
@@ -109,38 +107,42 @@ def _sample(source: Source, found: os.stat_result) -> tuple[int | None, str]:
     return None, source.path
 
 
-def _tried(file: int | None, at: str, pool: str, here: Filesystem, there: Filesystem) -> Refusal | None:
+def _tried(file: int | None, at: str, source: Source, pool: str) -> Refusal | None:
     """Clone into a probe in the pool, which goes again. Raises OSError where none can be made."""
     name = f".probe-{os.getpid()}-{time.monotonic_ns()}"
     folder = os.open(pool, FOLDER)
-    own = out = -1
+    made: list[int] = []
     try:
-        os.mkdir(name, 0o700, dir_fd=folder)
-        out = os.open(f"{name}/to", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        made.append(os.open(name, _MAKE, 0o600, dir_fd=folder))
         if file is None:
-            own = os.open(f"{name}/from", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-            os.write(own, b"x" * 4096)
+            made.append(os.open(f"{name}-from", _MAKE, 0o600, dir_fd=folder))
+            os.write(made[1], b"x" * 4096)
         try:
-            clone(own if file is None else file, out)
+            clone(made[1] if file is None else file, made[0])
         except OSError as error:
-            return _answered(error, at, pool, here, there)
+            return _answered(error, at, source, pool)
         return None
     finally:
-        for opened in (own, out):
-            if opened >= 0:
-                os.close(opened)
-        remove_tree(name, folder)
+        for opened, probe in zip(made, (name, f"{name}-from"), strict=False):
+            os.close(opened)
+            os.unlink(probe, dir_fd=folder)
         os.close(folder)
 
 
-def _answered(error: OSError, at: str, pool: str, here: Filesystem, there: Filesystem) -> Refusal:
+def _answered(error: OSError, at: str, source: Source, pool: str) -> Refusal:
     """What the kernel's answer to the trial means."""
     if error.errno == errno.EXDEV:
-        return _elsewhere(pool, here, there, error)
+        return _elsewhere(source, pool, error)
     if error.errno in _NOT_SHARED:
-        return _refused(f"{there} does not share blocks", error)
+        return _refused(f"{filesystem_of(pool)} does not share blocks", error)
     return _refused(f"{at} cannot be cloned into the pool {pool}", error)
 
 
-def _elsewhere(pool: str, here: Filesystem, there: Filesystem, error: OSError) -> Refusal:
-    return _refused(f"the pool {pool} is on another filesystem ({there}, not {here})", error)
+def _elsewhere(source: Source, pool: str, error: OSError) -> Refusal:
+    where = f"{filesystem_of(pool)}, not {_filesystem(source.path)}"
+    return _refused(f"the pool {pool} is on another filesystem ({where})", error)
+
+
+def _filesystem(path: str) -> Filesystem:
+    """What an entry lies on; of a symlink its own place counts."""
+    return filesystem_of(os.path.dirname(path) if os.path.islink(path) else path)
