@@ -34,9 +34,9 @@ PAGE = """\
 
 <!-- written by docs/errors.py from hostfork.errors.Code and hostfork.cli.troubles -->
 
-By the code in the last line of a message. `hostfork help CODE` shows the same in the terminal. The message itself is more
-exact than this page: it names the path, and its hint is a command that fits. Nothing here is in the way of
-`hostfork doctor`, which tries what this host can do, or of `hostfork recover`, which is safe at any time.
+By the code in the last line of a message. `hostfork help CODE` shows the same in the terminal. The message itself is
+more exact than this page: it names the path, and its hint is a command that fits. Whatever happened: `hostfork doctor`
+tries what this host can do, and `hostfork recover` is safe at any time.
 [errors.md](errors.md) has the exit status of each code, [limits.md](limits.md) what does not work by design.
 
 """

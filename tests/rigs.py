@@ -61,6 +61,10 @@ PROGRAMS = {
     "apparmor": "apparmor_parser",
     "zsh": "zsh",
     "fish": "fish",
+    "man": "man",
+    "mandoc": "mandoc",
+    "make": "make",
+    "shellcheck": "shellcheck",
 }
 _MAKERS = {"ext4": "mkfs.ext4", "btrfs": "mkfs.btrfs", "xfs": "mkfs.xfs"}
 _SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -170,9 +169,8 @@ def test_a_script_is_one_that_the_shell_takes(root: Person, shell: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.rig("shellcheck")
 def test_the_bash_script_is_checked() -> None:
-    if shutil.which("shellcheck") is None:
-        pytest.skip("rig missing: shellcheck")
     folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src/hostfork/cli/shells")
     done = subprocess.run(["shellcheck", "-s", "bash", os.path.join(folder, "hostfork.bash")], capture_output=True,
                           text=True, check=False)  # fmt: skip

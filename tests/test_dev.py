@@ -16,7 +16,7 @@ SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 def checkout(folder: str) -> str:
     """What `dev` needs of a clone."""
-    for name in ("src", "policies", "demo"):
+    for name in ("src", "policies", "man", "docs/schemas", "demo"):
         shutil.copytree(os.path.join(ROOT, name), os.path.join(folder, name), ignore=shutil.ignore_patterns("*.pyc"))
     for name in ("dev", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(os.path.join(ROOT, name), os.path.join(folder, name))

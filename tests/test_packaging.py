@@ -1,5 +1,6 @@
 """What people install: the wheel and the source archive hold all that hostfork needs, and need no compiler."""
 
+import email
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 import rigs
+from hostfork import __version__
 from rigs import Bench, Disk, Person
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -24,6 +26,23 @@ class Built:
 
     wheel: str
     sdist: str
+
+
+def names_in(sdist: str) -> set[str]:
+    """What a source archive holds, below its one folder."""
+    with tarfile.open(sdist) as archive:
+        return {member.name.partition("/")[2] for member in archive if member.isfile()}
+
+
+def files_below(folder: str) -> set[str]:
+    """Files below a folder of the project, relative to it, without what Python leaves."""
+    place = os.path.join(ROOT, folder)
+    return {
+        os.path.relpath(os.path.join(inner, name), place)
+        for inner, _, files in os.walk(place)
+        for name in files
+        if not name.endswith(".pyc")
+    }
 
 
 def build(what: str, source: str, target: str) -> str:
@@ -42,17 +61,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(build("wheel", ROOT, target), build("sdist", ROOT, target))
 
 
-@pytest.fixture(scope="module")
-def installed(built: Built, bench: Bench) -> Iterator[str]:
-    """A bare environment with the wheel in it, made where no compiler is on PATH."""
-    folder = os.path.join(bench.folder, "installed")
+@pytest.fixture(scope="module", params=["wheel", "sdist"])
+def installed(request: pytest.FixtureRequest, built: Built, bench: Bench) -> Iterator[str]:
+    """A bare environment with the wheel in it, or what pip makes of the source archive; no compiler is on PATH."""
+    folder = os.path.join(bench.folder, f"installed-{request.param}")
     base = os.path.realpath(sys.executable)
     subprocess.run([base, "-I", "-m", "venv", folder], check=True)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CC")}
     environment["PATH"] = os.path.join(folder, "bin")
     assert shutil.which("cc", path=environment["PATH"]) is None
     done = subprocess.run(
-        [os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", built.wheel],
+        [os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", getattr(built, request.param)],
         env=environment,
         check=False,
         capture_output=True,
@@ -63,23 +82,52 @@ def installed(built: Built, bench: Bench) -> Iterator[str]:
     rigs.remove_tree(folder)
 
 
-def test_wheel_holds_everything(built: Built) -> None:
+def test_the_wheel_holds_everything_and_nothing_else(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         names = set(archive.namelist())
         mode = archive.getinfo(HELPER).external_attr >> 16
-    sources = {
-        os.path.relpath(os.path.join(folder, name), os.path.join(ROOT, "src"))
-        for folder, _, files in os.walk(os.path.join(ROOT, "src", "hostfork"))
-        for name in files
-        if not name.endswith(".pyc")
-    }
-    policies = {f"hostfork/policies/{name}" for name in os.listdir(os.path.join(ROOT, "policies"))}
-    assert {"hostfork/policies/workspace.toml", "hostfork/policies/build.toml"} <= policies
-    assert sources | policies <= names
-    assert "hostfork/py.typed" in names
+    stem = f"hostfork-{__version__}"
+    expected = {f"hostfork/{name}" for name in files_below("src/hostfork")}
+    expected |= {f"hostfork/policies/{name}" for name in files_below("policies")}
+    expected |= {f"hostfork/schemas/{name}" for name in files_below("docs/schemas")}
+    expected |= {f"{stem}.data/data/share/man/man1/{name}" for name in files_below("man")}
+    expected |= {f"{stem}.dist-info/{name}" for name in
+                 ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}  # fmt: skip
+    assert names == expected
+    for name in ("py.typed", "policies/workspace.toml", "schemas/run-result.json", "cli/shells/hostfork.bash"):
+        assert f"hostfork/{name}" in names
+    assert f"{stem}.data/data/share/man/man1/hostfork-run.1" in names
     assert mode & 0o111 == 0o111
-    assert not [name for name in names if name.startswith(("tests", "spikes", "demo"))]
-    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_metadata(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        told = email.message_from_bytes(archive.read(f"hostfork-{__version__}.dist-info/METADATA"))
+    assert (told["Name"], told["Version"], told["Requires-Python"]) == ("hostfork", __version__, ">=3.11")
+    assert (told["License-Expression"], told["License-File"]) == ("Apache-2.0", "LICENSE")
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert set(told.get_all("Classifier", [])) >= {
+        "Environment :: Console", "Operating System :: POSIX :: Linux", "Programming Language :: Python :: 3.11",
+        "Typing :: Typed",
+    }  # fmt: skip
+    # No place is named that nobody else has.
+    assert told.get_all("Project-URL", []) == []
+    assert told["Author"] is told["Author-email"] is told["Home-page"] is None
+    needed = [line for line in told.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert {line.partition(">")[0] for line in needed} == {
+        "blake3", "click", "msgspec", "pathspec", "psutil", "tomli-w",
+    }  # fmt: skip
+
+
+def test_the_source_archive_is_the_whole_project(built: Built) -> None:
+    names = names_in(built.sdist)
+    for folder in ("src", "policies", "man", "docs", "tests", "benchmarks", "demo", "spikes"):
+        assert {f"{folder}/{name}" for name in files_below(folder)} <= names, folder
+    assert {"README.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "dev", "PKG-INFO"} <= names
+    assert not [name for name in names if name.startswith((".venv", ".git/", "dist/")) or name.endswith(".pyc")]
+    with tarfile.open(built.sdist) as archive:
+        helper = next(member for member in archive if member.name.endswith(HELPER))
+        assert helper.mode & 0o111 == 0o111
 
 
 def test_source_archive_builds_the_same_wheel(built: Built, tmp_path: os.PathLike[str]) -> None:
@@ -94,12 +142,31 @@ def test_source_archive_builds_the_same_wheel(built: Built, tmp_path: os.PathLik
 
 def test_installed_command_works_for_everybody(installed: str, person: Person) -> None:
     program = os.path.join(installed, "bin", "hostfork")
-    from hostfork import __version__
-
     assert __version__ in person.run([program, "--version"], check=True).stdout
     listed = person.run([program, "policy", "list"], check=True).stdout
     assert "workspace" in listed
     assert "build" in listed
+    assert "compdef" in person.run([program, "completion", "zsh"], check=True).stdout
+    assert person.run([program, "help", "run"], check=True).stdout.startswith("Run a command")
+    listing = "import importlib.resources as r; print(*[x.name for x in (r.files('hostfork') / 'schemas').iterdir()])"
+    python = os.path.join(installed, "bin", "python")
+    assert "run-result.json" in person.run([python, "-c", listing], check=True).stdout.split()
+
+
+@pytest.mark.rig("man")
+def test_installed_man_pages_are_found(installed: str, person: Person) -> None:
+    """man(1) looks in share/man beside the bin folders of PATH."""
+    path = f"{installed}/bin:/usr/bin:/bin"
+    for words in (["hostfork"], ["hostfork-run"], ["hostfork", "diff"]):
+        told = person.run(["man", *words], env={"PATH": path}, check=True).stdout
+        assert "hostfork manual" in told.splitlines()[0]
+
+
+def test_nothing_of_the_tests_is_installed(installed: str) -> None:
+    found = {name for _, folders, _ in os.walk(os.path.join(installed, "lib")) for name in folders}
+    assert not found & {"benchmarks", "spikes", "demo"}
+    (packages,) = [folder for folder, _, _ in os.walk(installed) if folder.endswith("site-packages")]
+    assert not {"tests", "docs", "man", "policies"} & set(os.listdir(packages))
 
 
 @pytest.mark.rig("user namespaces")

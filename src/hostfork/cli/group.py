@@ -16,10 +16,10 @@ VERBS = {
     "list": "Show the forks that there are.",
     "show": "Show all that is known about a fork.",
     "diff": "Show what a fork changed.",
-    "export": "Write a fork's content to a folder or tar file.",
+    "export": "Write a fork's final content to a folder or tar file.",
     "discard": "Throw forks and their changes away.",
-    "recover": "Put right what a crash or kill left behind.",
-    "policy": "Show and check policies.",
+    "recover": "Put right what a crash or kill left behind; changes are kept.",
+    "policy": "Show and check policies: list, show NAME, check FILE.",
     "doctor": "Show what this host can do, and how that was found.",
     "setup": "Install what this host lacks, or show it.",
     "completion": "Print the completion script of a shell.",
@@ -73,10 +73,14 @@ def no_such_verb(name: str, known: Sequence[str], ctx: click.Context | None = No
     return click.UsageError(f"there is no verb {name!r}{more}", ctx)
 
 
+def all_verbs() -> click.Context:
+    """A context of hostfork without a verb."""
+    return click.Context(GROUP, info_name="hostfork", **GROUP.context_settings)
+
+
 def help_lines() -> list[str]:
     """The help of hostfork itself."""
-    context = click.Context(GROUP, info_name="hostfork")
-    options = [option for option in GROUP.get_params(context) if isinstance(option, click.Option)]
+    options = [option for option in GROUP.get_params(all_verbs()) if isinstance(option, click.Option)]
     return [
         "Run commands in your usual environment, with selected state of their own.",
         "",
@@ -91,7 +95,7 @@ def help_lines() -> list[str]:
         "Options:",
         *(f"  {names_of(option):<28}  {option.help}" for option in options),
         "",
-        "`hostfork VERB --help` shows the options of a verb, `hostfork help VERB` its manual.",
+        "`hostfork VERB --help` is one screen about a verb, `hostfork help VERB` all.",
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from hostfork.cli.group import ALIASES, GROUP, VERBS, no_such_verb
+from hostfork.cli.group import ALIASES, VERBS, help_lines, no_such_verb
 from hostfork.cli.manual import Example, Manual
 from hostfork.cli.output import Output
 from hostfork.cli.pages import page_of, text_lines
@@ -49,7 +49,7 @@ def help_verb(output: Output, subject: str | None) -> int:
     if output.json:
         raise click.UsageError("--json: a manual is text; of a code there is a document")
     if subject is None:
-        output.lines(GROUP.get_help(click.Context(GROUP, info_name="hostfork")).splitlines())
+        output.lines(help_lines())
         return 0
     if name not in VERBS:
         raise no_such_verb(subject, [*VERBS, *ALIASES, *(code.text for code in Code)])
@@ -68,7 +68,7 @@ def _explain(output: Output, code: Code) -> None:
         output.document(answer(facts))
         return
     width = min(output.out.width or 80, _WIDEST)
-    lines = [f"{code.text}: {code.meaning}", "", *textwrap.wrap(trouble.why, width), ""]
+    lines = [*textwrap.wrap(f"{code.text}: {code.meaning}", width), "", *textwrap.wrap(trouble.why, width), ""]
     for remedy in trouble.remedies:
         lines += textwrap.wrap(remedy, width, initial_indent="- ", subsequent_indent="  ", break_long_words=False)
     output.lines(lines)

@@ -105,3 +105,6 @@ GROUP = Manual(
     files=STATE,
 )
 """Of `hostfork` itself."""
+
+RELEASED = "2026-11-29"
+"""The date of this version, as the man pages show it."""

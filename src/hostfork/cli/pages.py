@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from hostfork.cli.group import GROUP, VERBS, help_lines
+from hostfork.cli.group import GROUP, VERBS, all_verbs, help_lines
 from hostfork.cli.manual import ENVIRONMENT, FILES, GROUP_EXAMPLES, STATUSES, Example, Manual
 from hostfork.cli.verb import Verb, names_of, usage
 from hostfork.values import frozen
@@ -79,7 +79,7 @@ def _page_of_all() -> Page:
     from hostfork.cli.manual import GROUP as manual
 
     verbs = tuple(Item(name, _sentence(text)) for name, text in VERBS.items())
-    options = tuple(Item(names_of(option), _sentence(option.help or "")) for option in _shown(GROUP))
+    options = tuple(Item(names_of(option), _sentence(option.help or "")) for option in _shown(GROUP, all_verbs()))
     return Page(
         "hostfork",
         help_lines()[0],
@@ -97,15 +97,14 @@ def _page_of_all() -> Page:
     )
 
 
-def _shown(command: click.Command) -> Iterator[click.Option]:
-    context = click.Context(command, info_name="hostfork")
+def _shown(command: click.Command, context: click.Context) -> Iterator[click.Option]:
     for option in command.get_params(context):
         if isinstance(option, click.Option) and not option.hidden:
             yield option
 
 
 def _options(command: Verb) -> Iterator[Item]:
-    for option in _shown(command):
+    for option in _shown(command, command.context()):
         words = [_sentence(option.help or ""), getattr(option, "more", "")]
         if option.multiple:
             words.append("It can be repeated.")
@@ -114,7 +113,10 @@ def _options(command: Verb) -> Iterator[Item]:
 
 def _sentence(text: str) -> str:
     """A line of help as a sentence."""
-    return f"{text[:1].upper()}{text[1:].removesuffix('.')}." if text else ""
+    if not text:
+        return ""
+    first = text if text.startswith("hostfork") else text[:1].upper() + text[1:]
+    return first if first.endswith((".", "…")) else f"{first}."
 
 
 def _statuses(manual: Manual, common: tuple[tuple[str, str], ...]) -> tuple[Item, ...]:

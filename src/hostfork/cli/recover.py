@@ -9,7 +9,7 @@ from hostfork.cli.verb import verb
 
 @verb(
     "recover",
-    "Put right what a crash, kill or reboot left behind; changes are kept.",
+    "Put right what a crash or kill left behind; changes are kept.",
     Example("hostfork recover", "Put right what there is, and say what."),
     Example("hostfork recover --json", "The same for a program."),
     Example("hostfork recover && hostfork list", "Then see what was kept."),

@@ -50,7 +50,7 @@ _MANUAL = Manual(
         "In a copy of the working directory, five minutes at most; whatever it writes is thrown away.",
     ),
     Example(
-        "hostfork run --policy build --private . --result ../r.json -- ./build.sh",
+        "hostfork run --policy build --private . --result r.json -- ./build.sh",
         "With the home folder read-only, and a file that tells a program how it went.",
     ),
     manual=_MANUAL,

@@ -42,7 +42,8 @@ class Verb(click.Command):
         """A context as if it was called without arguments."""
         from hostfork.cli.group import GROUP
 
-        return click.Context(self, info_name=self.name, parent=click.Context(GROUP, info_name="hostfork"))
+        above = click.Context(GROUP, info_name="hostfork")
+        return click.Context(self, info_name=self.name, parent=above, **self.context_settings)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         head = f"{self.help}\n\nUsage: {usage(ctx)}\n\nExamples:\n"
