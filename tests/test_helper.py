@@ -327,6 +327,33 @@ def test_a_killed_keeper_is_noticed_and_its_tree_ended(person: Person, ext4_disk
 
 
 def _mounts_from_outside(folder: str) -> str:
+def _stopped_keeper(folder: str, owned: bool) -> None:
+    """Everything ends although the keeper does nothing by itself."""
+    helper = Helper.spawn()
+    group = Group.make(find_place().parent or "", f"stopped-{os.getpid()}") if owned else None
+    log = os.open(f"{folder}/journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    plan = view_plan(argv=("sleep", "1000"), cgroup=owned)
+    launched = helper.start(plan, log, None if group is None else group.open())
+    helper.wait_executed("sleep")
+    os.kill(helper.pid, signal.SIGSTOP)
+    assert stop(group, helper, launched.mount_namespace, frozenset()).survivors == ()
+    state = stat_fields(launched.pid)
+    assert state is None or state[0] == "Z"
+    os.kill(helper.pid, signal.SIGSTOP)
+    helper.finish()
+    assert stat_fields(helper.pid) is None
+    if group is not None:
+        group.remove()
+
+
+@pytest.mark.parametrize(
+    "owned", [pytest.param(True, marks=pytest.mark.rig("cgroup")), False], ids=["cgroup", "subreaper"]
+)
+def test_a_stopped_keeper_holds_nobody_up(person: Person, ext4_disk: Disk, leaves_nothing: None, owned: bool) -> None:
+    """Neither the end of the tree nor that of the view."""
+    person.call(_stopped_keeper, ext4_disk.folder(person), owned)
+
+
     os.mkdir(f"{folder}/mine")
     os.mkdir(f"{folder}/copy")
     plan = view_plan(

@@ -6,6 +6,7 @@ What a real manager answers is tested in test_systemd.py; here a program speaks 
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +143,71 @@ def test_a_message_in_the_other_byte_order(folder: str) -> None:
 def test_a_manager_that_says_nothing(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scope, "_PATIENCE", 0.1)
     assert asked(folder, lambda _unit: OK, stays=True) == "this user's systemd manager does not answer"
+
+
+def test_a_manager_that_takes_its_time(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits is told once what for."""
+    monkeypatch.setattr(scope, "_SOON", 0.1)
+    told: list[str] = []
+    go_on = threading.Event()
+
+    def late(why: str) -> None:
+        told.append(why)
+        go_on.set()
+
+    def slow(unit: str) -> bytes:
+        go_on.wait()
+        return OK + removed(unit, "done")
+
+    with Manager(folder, slow) as manager:
+        assert scope.ScopeRequest(manager.path, os.getpid()).wait(late) == ""
+    assert told == ["waiting for this user's systemd manager, which is asked for a cgroup of this run's own"]
+
+
+def test_a_manager_that_is_stopped(folder: str) -> None:
+    """It is not waited for, and nobody is told to wait."""
+    path = f"{folder}/private"
+    manager = os.fork()
+    if manager == 0:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen()
+        while True:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        os.waitpid(manager, os.WUNTRACED)
+        told: list[str] = []
+        why = scope.ScopeRequest(path, os.getpid()).wait(told.append)
+    finally:
+        os.kill(manager, signal.SIGKILL)
+        os.waitpid(manager, 0)
+    assert why == "this user's systemd manager cannot be asked: it is stopped"
+    assert told == []
+
+
+def test_a_run_tells_that_it_waits(user: Person, ext4_disk: Disk, hostfork: Callable[..., Any]) -> None:
+    """And then why its hold is weaker."""
+    folder = ext4_disk.folder(user)
+    user.call(os.mkdir, f"{folder}/systemd")
+    user.call(os.mkdir, f"{folder}/project")
+    with user.popen([sys.executable, "-c", LISTENS, f"{folder}/systemd/private"]) as manager:
+        while not os.path.exists(f"{folder}/systemd/private"):
+            assert manager.poll() is None
+        run = ("run", "--private", f"{folder}/project", "--", "true")
+        done = hostfork(user, *run, delegated=False, env={"XDG_RUNTIME_DIR": folder}, check=0)
+        manager.kill()
+    assert "waiting for this user's systemd manager" in done.stderr
+    assert "systemd manager does not answer), a weaker hold" in done.stderr
+
+
+LISTENS = """
+import os, signal, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1] + ".new")
+listener.listen()
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+signal.pause()
+"""
 
 
 def test_a_socket_without_a_manager(folder: str) -> None:

@@ -1,5 +1,6 @@
 """hostfork in the place of the command: in pipelines, scripts and under other wrappers (CASES 8, 18, 19, 35)."""
 
+import ctypes
 import itertools
 import json
 import os
@@ -490,6 +491,39 @@ def test_nothing_lives_on(script: Run, person: Person, project: str) -> None:
     person.run(["hostfork", "export", name, f"{project}/../out"], check=True)
     assert Path(project, "../out/daemon").read_text().endswith("\n")
     person.run(["hostfork", "discard", "--all", "--yes"], check=True)
+
+
+PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+
+
+def hang(keeper: int) -> None:
+    """Let it do nothing although it is not stopped: this process traces it and never lets it go on."""
+    library = ctypes.CDLL(None, use_errno=True)
+    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
+        assert library.ptrace(ctypes.c_long(request), ctypes.c_long(keeper), None, None) == 0
+    os.waitpid(keeper, os.WUNTRACED)
+    assert state_of(keeper) == "t"
+
+
+@pytest.mark.parametrize("delegated", [True, False])
+@pytest.mark.parametrize("how", ["stopped", pytest.param("hung", marks=pytest.mark.rig("root"))])
+def test_a_keeper_that_does_nothing(begin: Start, person: Person, project: str, delegated: bool, how: str) -> None:
+    """`recover` does not wait for it: it is killed, the tree is ended without it, and the changes are kept."""
+    process = begin("echo x >new; touch ../on; exec sleep 1000", delegated=delegated)
+    command = pid_of(project)
+    keeper = int(Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[1])
+    if how == "stopped":
+        os.kill(keeper, signal.SIGSTOP)
+    else:
+        hang(keeper)
+    process.kill()
+    process.wait()
+    assert is_alive(keeper)
+    person.run(["hostfork", "recover"], check=True, delegated=delegated)
+    wait_until(lambda: not is_alive(command) and not is_alive(keeper))
+    if how == "hung":
+        os.waitpid(keeper, 0)
+    kept(person, project, "new")
 
 
 def test_arguments_through_other_wrappers(script: Run) -> None:

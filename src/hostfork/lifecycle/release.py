@@ -4,6 +4,7 @@ The same release serves a normal end, Ctrl-C, discard and recovery. A step that 
 retry needs.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -16,11 +17,11 @@ from hostfork.storage.choose import owner_of
 from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access, Activity
 from hostfork.workload.cgroup import Group
-from hostfork.workload.identity import boot_id
+from hostfork.workload.identity import boot_id, stat_fields
 from hostfork.workload.launch import Helper
 from hostfork.workload.stop import StopReport, members, stop
 
-_PATIENCE = 10.0
+_PATIENCE = 1.0
 
 
 @frozen
@@ -70,14 +71,23 @@ def end_writers(record: Record, keeper: Helper | None) -> StopReport:
 
 
 def await_keeper(record: Record) -> None:
-    """A keeper without an owner ends the tree by itself; one that hangs is killed."""
+    """A keeper without an owner ends the tree by itself and writes down how. One that is stopped or hangs is killed.
+
+    It hangs when nothing of the fork ends any more for about a second. What it left is ended by who calls this.
+    """
     keeper = record.keeper
-    deadline = time.monotonic() + _PATIENCE
+    seen: tuple[int, ...] | None = None
+    deadline = 0.0
     while keeper is not None and keeper.alive():
-        if time.monotonic() > deadline:
-            os.kill(keeper.pid, signal.SIGKILL)
+        left = members_of(record)
+        if left != seen:
+            seen, deadline = left, time.monotonic() + _PATIENCE
+        fields = stat_fields(keeper.pid)
+        if time.monotonic() > deadline or (fields is not None and fields[0] == "T"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(keeper.pid, signal.SIGKILL)
             return
-        time.sleep(0.005)
+        time.sleep(0.01)
 
 
 def close_view(record: Record, keeper: Helper | None) -> Leftovers:

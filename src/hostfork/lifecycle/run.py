@@ -30,6 +30,7 @@ def run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | No
     """Run one command in a fork of its own. Raises HostforkError; then nothing was started, or its changes are kept."""
     times = Times()
     helper = launch.take_helper()
+    helper.late = lambda why: tell(events.Warned(why))
     try:
         cwd = caller.working_folder(request.cwd)
         plan = plan_run(request, cwd, helper)

@@ -34,11 +34,20 @@ class Message:
 
 
 class Connection:
-    """To a manager of this user's. `patience`: seconds for all that is done with it. Errors are OSError."""
+    """To a manager of this user's. `patience`: seconds for all that is done with it. Errors are OSError.
 
-    def __init__(self, path: str, patience: float) -> None:
-        """Connect. Raises OSError, PermissionError with a clause where the other side is not this user's."""
+    `late` is called once, when nothing has come for so long that a person would ask why.
+    """
+
+    def __init__(self, path: str, patience: float, soon: float) -> None:
+        """Connect; what has not come after `soon` seconds is late.
+
+        Raises OSError, PermissionError with a clause where the other side is not this user's.
+        """
         self._deadline = time.monotonic() + patience
+        self._soon = time.monotonic() + soon
+        self.late: Callable[[], None] | None = None
+        self.peer = 0
         self._buffer = b""
         self._accepted = False
         first = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -94,6 +103,7 @@ class Connection:
             raise PermissionError(None, "it is in another PID namespace")
         if uid != os.geteuid():
             raise PermissionError(None, f"it is that of user {uid}")
+        self.peer = pid
 
     def _line(self) -> bytes:
         while b"\r\n" not in self._buffer:
@@ -108,11 +118,21 @@ class Connection:
         return taken
 
     def _more(self) -> None:
-        self._socket.settimeout(max(0.001, self._deadline - time.monotonic()))
-        more = self._socket.recv(65536)
+        try:
+            more = self._receive(self._deadline if self.late is None else min(self._soon, self._deadline))
+        except TimeoutError:
+            if self.late is None or time.monotonic() >= self._deadline:
+                raise
+            late, self.late = self.late, None
+            late()
+            return
         if not more:
             raise ConnectionResetError(None, "it closed the connection")
         self._buffer += more
+
+    def _receive(self, until: float) -> bytes:
+        self._socket.settimeout(max(0.001, until - time.monotonic()))
+        return self._socket.recv(65536)
 
 
 class Reader:

@@ -46,6 +46,8 @@ def _nothing() -> None:
 
 class Helper:
     """One helper process, from the trial of namespaces to the end of its view. Not for threads."""
+        self.late: Callable[[str], None] | None = None
+        """Told why it takes longer than a person expects."""
 
     def __init__(self, pid: int, channel: Channel) -> None:
         self.pid = pid
@@ -122,7 +124,7 @@ class Helper:
                     self._place, reason=f"{self._place.reason}, and no systemd manager of theirs runs"
                 )
         if self._scope is not None:
-            self._place = _in_scope(self.pid, self._scope, self._place)
+            self._place = _in_scope(self.pid, self._scope, self._place, self.late)
             self._scope = None
         return self._place
 
@@ -199,7 +201,12 @@ class Helper:
         if self._scope is not None:
             self._scope.close()
         try:
-            os.waitpid(self.pid, 0)
+            _pid, status = os.waitpid(self.pid, os.WUNTRACED)
+            if os.WIFSTOPPED(status):
+                import signal
+
+                os.kill(self.pid, signal.SIGKILL)  # it has nothing left to do, and would never end
+                os.waitpid(self.pid, 0)
         except ChildProcessError:
             return  # the caller ignores SIGCHLD: the kernel reaped it
 
@@ -214,11 +221,11 @@ class Helper:
         )
 
 
-def _in_scope(pid: int, scope: "ScopeRequest", own: "Place") -> "Place":
+def _in_scope(pid: int, scope: "ScopeRequest", own: "Place", late: Callable[[str], None] | None) -> "Place":
     """The place in the scope; where there is none, the reason that is known for `own` and why."""
     from hostfork.workload.cgroup import find_place
 
-    why = scope.wait()
+    why = scope.wait(late)
     if not why:
         try:
             found = find_place(pid)

@@ -8,10 +8,14 @@ process.
 
 import os
 import time
+from collections.abc import Callable
 
 from hostfork.workload import bus
+from hostfork.workload.identity import stat_fields
 
-_PATIENCE = 5.0
+_SOON = 1.0
+"""Seconds after which a person is told what is waited for; a manager answers in some milliseconds."""
+_PATIENCE = 3.0
 
 
 def manager_socket() -> str | None:
@@ -32,7 +36,7 @@ class ScopeRequest:
         self._answer: str | None = None
         self._connection: bus.Connection | None = None
         try:
-            self._connection = bus.Connection(manager, _PATIENCE)
+            self._connection = bus.Connection(manager, _PATIENCE, _SOON)
             self._connection.call(
                 (bus.string(self.unit), bus.string("fail"), _properties(pid), bus.array(8, ())),
                 path="/org/freedesktop/systemd1",
@@ -43,9 +47,14 @@ class ScopeRequest:
         except OSError as error:
             self._end(_failure(error))
 
-    def wait(self) -> str:
-        """Empty once the process is in the scope, else why it is not. Waits at most some seconds."""
+    def wait(self, late: Callable[[str], None] | None = None) -> str:
+        """Empty once the process is in the scope, else why it is not. Waits at most some seconds, and tells `late` why.
+
+        Not for one that is stopped: it answers when somebody continues it.
+        """
         if self._answer is None and self._connection is not None:
+            connection = self._connection
+            connection.late = lambda: _be_late(connection.peer, late)
             try:
                 self._end(self._read_answer(self._connection))
             except OSError as error:
@@ -74,6 +83,14 @@ class ScopeRequest:
                 _job, unit, result = (message.body.string() for _ in range(3))
                 if unit == self.unit:
                     return "" if result == "done" else f"this user's systemd manager gives no scope: its job {result}"
+
+
+def _be_late(manager: int, late: Callable[[str], None] | None) -> None:
+    fields = stat_fields(manager)
+    if fields is not None and fields[0] == "T":
+        raise InterruptedError(None, "it is stopped")
+    if late is not None:
+        late("waiting for this user's systemd manager, which is asked for a cgroup of this run's own")
 
 
 def _properties(pid: int) -> bus.Put:

@@ -94,12 +94,22 @@ def _belongs(pid: int, marks: Marks, places: tuple[bytes, ...]) -> bool:
 
 
 def _end_by_subreaper(keeper: Helper) -> None:
+    _go_on(keeper.pid)
     try:
         keeper.channel.send(End())
         while not isinstance(keeper.channel.receive(), Ended | None):
             continue
     except OSError:
         return  # the keeper is dead: what it left is looked for in the namespace
+
+
+def _go_on(child: int) -> None:
+    """Somebody may have stopped it. Asked of the kernel as its parent: the pid cannot be another's."""
+    try:
+        if os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None:
+            os.kill(child, signal.SIGCONT)
+    except ChildProcessError:
+        return  # the caller ignores SIGCHLD, and it is gone
 
 
 def _clear(living: Callable[[], tuple[int, ...]]) -> StopReport:
