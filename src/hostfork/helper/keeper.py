@@ -136,6 +136,7 @@ class Command:
         gate, opener = os.pipe2(os.O_CLOEXEC)
         pid = tree.fork()
         if pid == 0:
+            os.close(opener)  # else a keeper that dies here would leave the command at its gate for ever
             _become_command(plan, write_end, gate)
         os.close(write_end)
         os.close(gate)
