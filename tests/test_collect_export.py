@@ -8,10 +8,11 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -214,9 +215,10 @@ def test_a_destination_inside_the_base_does_not_hold_itself(tmp_path: os.PathLik
 
 def _hostile(copy: str) -> None:
     """What a fork may plant to get an export to write or read elsewhere."""
+    outside = os.path.join(os.path.dirname(copy), "victim")
     shutil.rmtree(f"{copy}/out")
-    os.symlink("/tmp/hostfork-test-victim", f"{copy}/out")
-    os.symlink("/tmp/hostfork-test-victim", f"{copy}/d/e")
+    os.symlink(outside, f"{copy}/out")
+    os.symlink(outside, f"{copy}/d/e")
     os.symlink("..", f"{copy}/up")
     write_files(copy, {"suid": "#!"})
     os.chmod(f"{copy}/suid", 0o6755)
@@ -224,20 +226,19 @@ def _hostile(copy: str) -> None:
         server.bind(f"{copy}/sock")
     if os.geteuid() == 0:
         os.mknod(f"{copy}/mem", 0o666 | stat.S_IFCHR, os.makedev(1, 1))
-        subprocess.run(["setcap", "cap_net_raw+ep", f"{copy}/d/cap"], check=True)
+        # struct vfs_cap_data, revision 2 (linux/capability.h): cap_net_raw, effective at once
+        os.setxattr(f"{copy}/d/cap", "security.capability", struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0))
 
 
 HOSTILE = {"cache-of": "", "out/a": "a", "out/passwd": "mine", "d/x": "x", "d/cap": "c"}
 
 
 @pytest.fixture
-def victim() -> Iterator[str]:
-    """A folder that nothing may write to."""
-    path = "/tmp/hostfork-test-victim"
-    shutil.rmtree(path, ignore_errors=True)
+def victim(tmp_path: os.PathLike[str]) -> str:
+    """A folder beside the fork that nothing may write to."""
+    path = f"{tmp_path}/victim"
     write_files(path, {"passwd": "root"})
-    yield path
-    shutil.rmtree(path)
+    return path
 
 
 @pytest.mark.rig("root")

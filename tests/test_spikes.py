@@ -81,13 +81,23 @@ def run(path: str, place: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, path], capture_output=True, text=True, env=env, timeout=180, check=False)
 
 
+def is_timed(path: str) -> bool:
+    """Whether a spike judges by a clock."""
+    with open(path, encoding="utf-8") as file:
+        return re.search(r"spike\.milliseconds|time\.monotonic", file.read()) is not None
+
+
 @pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize("path", SPIKES, ids=os.path.basename)
 def test_the_fact_holds(path: str, place: str, pytestconfig: pytest.Config) -> None:
     name = os.path.basename(path)
-    done = run(path, place)
-    assert (done.returncode, done.stderr) == (0, "")
-    found = said(done.stdout)
+    # What compares times gets another try: a busy machine can spoil one.
+    for _ in range(5 if is_timed(path) else 1):
+        done = run(path, place)
+        assert (done.returncode, done.stderr) == (0, "")
+        found = said(done.stdout)
+        if found["holds"] != "no":
+            break
     if found["holds"].startswith("not tried: "):
         newer = re.match(r"not tried: it needs Linux (\d+)\.(\d+),", found["holds"])
         if newer:
@@ -116,8 +126,11 @@ def test_as_an_ordinary_user(user: Person) -> None:
             needs_root = "root=False" not in file.read()
         if needs_root and not path.endswith("03_mounts_beneath.py"):
             continue
-        done = user.run([sys.executable, path])
-        assert done.returncode == 0, done.stderr
+        for _ in range(5 if is_timed(path) else 1):
+            done = user.run([sys.executable, path])
+            assert done.returncode == 0, done.stderr
+            if said(done.stdout)["holds"] != "no":
+                break
         assert said(done.stdout)["holds"] == ("not tried: it needs root" if needs_root else "yes"), done.stdout
 
 
