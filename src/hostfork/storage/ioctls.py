@@ -40,7 +40,6 @@ _SYNC = _number(8)
 _TREE_SEARCH = _number(17, _SEARCH.size, _READ | _WRITE)
 _SNAP_CREATE = _number(23, _NAMES.size, _WRITE)
 _SUBVOL_CREATE = _number(24, _NAMES.size, _WRITE)
-_START_SYNC = _number(24, 8, _READ)
 _GET_FLAGS = _number(25, 8, _READ)
 _SET_FLAGS = _number(26, 8, _WRITE)
 _FS_INFO = _number(31, 1024, _READ)
@@ -155,14 +154,11 @@ def filesystem_id(opened: int) -> bytes:
 def sync(opened: int) -> None:
     """Write out everything dirty on the filesystem and commit; wakes what frees deleted subvolumes.
 
-    Of two in a row the first commits a deletion and the second what was freed by it.
+    Of two in a row the first commits a deletion and the second what was freed by it. It cannot be interrupted and takes
+    as long as all that anybody has dirty there. START_SYNC, which should wait for nothing, was seen to hang for minutes
+    (6.18, in btrfs_commit_transaction_async).
     """
     fcntl.ioctl(opened, _SYNC)
-
-
-def start_commit(opened: int) -> None:
-    """Ask for a commit and wait for nothing; what frees deleted subvolumes begins after it."""
-    fcntl.ioctl(opened, _START_SYNC, bytearray(8))
 
 
 def changed_items(opened: int, since: int) -> Iterator[Item]:

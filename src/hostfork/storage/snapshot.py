@@ -166,21 +166,10 @@ class SnapshotKeys(Keys):
             for inner in os.listdir(opened):
                 if subvolume.is_root(inner, opened) and subvolume.erase(inner, opened) is Removal.RECLAIMING:
                     removed = Removal.RECLAIMING
-            if removed is Removal.RECLAIMING:
-                _begin_reclaiming(opened)
         finally:
             os.close(opened)
         remove_tree(name, folder)
         return removed
-
-
-def _begin_reclaiming(opened: int) -> None:
-    """The kernel begins to free deleted subvolumes after the next commit, 30 s later unless somebody asks for it."""
-    try:
-        ioctls.start_commit(opened)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EROFS):
-            raise
 
 
 def _omitted(place: Place, source: Source) -> tuple[str, ...]:

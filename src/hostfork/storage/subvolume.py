@@ -133,8 +133,6 @@ def nested_below(root: int, inside: str, omit: Collection[str] = ()) -> tuple[Ne
         if _within(path, inside) and path != inside and not any(_within(path, other) for other in omit):
             found.append(Nested(path, number))
             found += _deeper(root, path, number, omit)
-        elif _within(inside, path):
-            raise Obstacle(f"{inside} lies in another subvolume")
     return tuple(sorted(found, key=lambda one: one.path.count("/")))
 
 
