@@ -64,7 +64,8 @@ class Pair:
         found = scan_pair(self.tree, self.base, AT, omit, since=self.since)
         assert scan_pair(self.tree, self.base, AT, omit) == found
         touched = Btrfs().touched("k.0", self.pool)
-        assert touched is None or scan_pair(self.tree, self.base, AT, omit, touched) == found
+        for since in () if touched is None else (None, self.since):
+            assert scan_pair(self.tree, self.base, AT, omit, touched, since) == found
         if reference:
             assert found == compare(full_manifest(self.base, omit), full_manifest(self.tree, omit, True), AT)
         return found
@@ -130,6 +131,18 @@ def _equal(folder: str) -> None:
 
 def test_touched_and_rewritten_files_are_no_change(person: Person, btrfs_disk: Disk) -> None:
     person.call(_equal, btrfs_disk.folder(person))
+
+
+@pytest.mark.rig("root")
+def test_where_much_was_written_a_walk_is_quicker(
+    root: Person, btrfs_disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Pair(btrfs_disk.folder(root), {"a": "", "d/b": ""}) as fork:
+        make(fork.tree, {f"d/{number}": "" for number in range(5)})
+        assert Btrfs().touched("k.0", fork.pool) is not None
+        monkeypatch.setattr("hostfork.storage.touched._MOST", 4)
+        assert Btrfs().touched("k.0", fork.pool) is None
+        assert len(fork.scan().changes) == 5
 
 
 def _kinds(folder: str) -> None:

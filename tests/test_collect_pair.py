@@ -123,6 +123,8 @@ class Snapshots(Kept):
         touched = self.storage.touched(KEY, self.pool)
         if touched is not None:
             found["touched"] = scan_pair(self.tree, self.base, AT, touched=touched)
+            since = self.stamps["walk"]
+            found["touched since"] = scan_pair(self.tree, self.base, AT, touched=touched, since=since)
         return found
 
     @rule(name=st.sampled_from(NAMES), of=st.sampled_from(["", "dir", "build"]))

@@ -1,7 +1,7 @@
 """Changes of a private tree whose base is kept as a second snapshot with the same inode numbers and stamps.
 
-Two ways to find what may differ. Where the filesystem names the touched paths, only those are looked at. Else one stat
-walk: the kernel stamps the ctime of an inode with every write, rename, link and attribute, and that of a folder with
+Two ways to find what may differ. Where the filesystem names the touched paths, only those are looked at; else one stat
+walk. The kernel stamps the ctime of an inode with every write, rename, link and attribute, and that of a folder with
 every name that comes or goes, so an entry whose ctime is before the fork's stamp is what it was, and a folder like
 that has the names that it had. What that rules out costs no look at the base; the rest is compared with it.
 
@@ -48,11 +48,17 @@ class PairScan(BesideBase):
         self._root(tree, by_stamp=False)
 
     def touched(self, tree: TreeReader, paths: Iterable[str]) -> None:
-        """Look at these paths alone, "" is the root. A folder stands for its names too, not for what they hold."""
+        """Look at these paths alone, "" is the root. A folder stands for its names too, not for what they hold.
+
+        Of what was only read, which sets the time of access, no more than the stat is looked at.
+        """
         done = set(self._omit)
         for path in sorted(set(paths), key=os.fsencode):
+            now = tree.place(path)
+            if now is not None and now.stat().st_ctime_ns < self._since:
+                continue
             if not _is_below(path, done):
-                self._path(path, tree, done)
+                self._path(path, now, done)
 
     def _root(self, tree: Place, by_stamp: bool) -> None:
         found, base = tree.stat(), self._base.place("")
@@ -187,10 +193,10 @@ class PairScan(BesideBase):
 
     # --- by path ---------------------------------------------------------------------------------------------------
 
-    def _path(self, relative: str, tree: TreeReader, done: set[str]) -> None:
+    def _path(self, relative: str, now: Place | None, done: set[str]) -> None:
         """One touched path. Into `done` goes what was compared with all that is below it."""
         depth = relative.count("/") + 1 if relative else 0
-        now, was = tree.place(relative), self._base.place(relative)
+        was = self._base.place(relative)
         if now is None or was is None:
             done.add(relative)
             if now is not None:
@@ -199,6 +205,8 @@ class PairScan(BesideBase):
                 self._gone(relative, was, depth)
             return
         found, before = now.stat(), was.stat()
+        if self._is_same(found, before):
+            return
         if found.st_ino == before.st_ino and S_ISDIR(found.st_mode) and S_ISDIR(before.st_mode):
             self._compare(relative, now, was, facts(now, found), facts(was, before))
             self._name_lists(relative, now, was, depth + 1, done)

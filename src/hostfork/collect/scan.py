@@ -69,9 +69,9 @@ def scan_pair(
 ) -> Changeset:
     """The changes between a private tree and its kept base of the same inode numbers, such as two snapshots.
 
-    `touched`: every relative path that may differ, below which nothing else does; takes the time of the changes.
-    Else one stat walk, which believes stamps from before `since` (nanoseconds, the ctime of something on the tree's
-    filesystem, older than the fork's first write); with neither, every entry is compared with the base's.
+    `touched`: every relative path that may differ, but for what lies below a folder that was moved; takes the time of
+    the changes. Else one stat walk. Both believe stamps from before `since` (nanoseconds, the ctime of something on
+    the tree's filesystem, older than the fork's first write); with neither, every entry is compared with the base's.
     """
     from hostfork.collect.pair import PairScan
     from hostfork.collect.reader import TreeFinal, TreeReader

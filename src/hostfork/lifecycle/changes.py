@@ -88,7 +88,7 @@ def find_changes(fork: ForkFolder, record: Record, path: PathRecord) -> Changese
     if content.base is not None and not base:
         assert path.mechanism is not None
         touched = storage_of(path.mechanism, path.guarantee).touched(path.key, record.pool)
-        since = first_write(fork, record.pool) if touched is None else None
+        since = first_write(fork, record.pool)
         return scan.scan_pair(content.tree, content.base, path.path, path.omit, touched, since)
     if base is None:
         raise ForkError(

@@ -15,6 +15,8 @@ from hostfork.storage.entry import FOLDER
 from hostfork.storage.subvolume import Nested, Obstacle
 
 _TREE, _BASE, _NOW = "tree", "base", "now"
+_MOST = 20_000
+"""Inodes of one subvolume. Reading a file or folder may write the time of it too (relatime), so these can be all."""
 _INODE = struct.Struct("<8xQ24xIIII")
 _REF = struct.Struct("<QH")
 _EXTREF = struct.Struct("<QQH")
@@ -23,7 +25,7 @@ _EXTREF = struct.Struct("<QQH")
 def touched(path: str, inside: str) -> tuple[bytes, ...] | None:
     """The paths below `inside` (`.` for all) of the snapshot in the key's folder `path`, relative to `inside`.
 
-    None where the kernel does not tell. Raises OSError.
+    None where the kernel does not tell, or tells of so much that a walk is quicker. Raises OSError.
     """
     if os.geteuid() != 0:
         return None
@@ -125,6 +127,8 @@ class _Names:
                 when, number, _, _, mode = _INODE.unpack_from(buffer, start)
                 if when >= since and number:
                     links[inode] = 1 if stat.S_ISDIR(mode) else number
+                    if len(links) > _MOST:
+                        raise Obstacle("so much was written that a walk is quicker")
             elif inode in links and kind in (ioctls.INODE_REF, ioctls.INODE_EXTREF):
                 self._keep(inode, kind, offset, bytes(buffer[start:end]))
         return links
