@@ -46,6 +46,10 @@ _SIG_IGN = 1
 SFD_CLOEXEC = os.O_CLOEXEC
 SFD_NONBLOCK = os.O_NONBLOCK
 
+_IOPRIO_SET_X86_64 = 251
+_IOPRIO_SET = 30
+_IOPRIO_WHO_PROCESS = 1
+_IOPRIO_CLASS_IDLE = 3 << 13
 _RT_SIGACTION_X86_64 = 13
 _RT_SIGACTION = 134
 _OPEN_TREE = 428
@@ -200,6 +204,12 @@ def drop_capabilities() -> None:
 def syncfs(descriptor: int) -> None:
     """syncfs(2): everything of the descriptor's filesystem is on disk. May take seconds: other threads go on."""
     _checked(ctypes.CDLL(None, use_errno=True).syncfs(ctypes.c_int(descriptor)))
+
+
+def set_idle_io() -> None:
+    """ioprio_set(2): this process reads and writes when nobody else does, where the disk's scheduler knows that."""
+    call = _IOPRIO_SET_X86_64 if os.uname().machine == "x86_64" else _IOPRIO_SET
+    _syscall(call, _int(_IOPRIO_WHO_PROCESS), _int(0), _int(_IOPRIO_CLASS_IDLE))
 
 
 def is_ignored(number: int) -> bool:

@@ -24,6 +24,16 @@ MECHANISMS: tuple[tuple[Mechanism, str, str, Guarantee | None], ...] = (
 )
 """Mechanism, module, class, and its guarantee where one mechanism has two. Modules are loaded when used."""
 
+KINDS: dict[str, tuple[Mechanism | None, Guarantee | None]] = {
+    "btrfs": (Mechanism.BTRFS, None),
+    "frozen": (Mechanism.OVERLAY, Guarantee.SNAPSHOT),
+    "reflink": (Mechanism.REFLINK, None),
+    "copy": (Mechanism.COPY, None),
+    "overlay": (Mechanism.OVERLAY, Guarantee.LIVE),
+    "scratch": (None, None),
+}
+"""What the folders in a pool are called, and what they belong to: for `owner_of`."""
+
 _NATIVE: tuple[Want, ...] = (
     (Mechanism.BTRFS, None),
     (Mechanism.REFLINK, None),

@@ -3,7 +3,8 @@
 The life of a key: `probe` tries the real thing and leaves nothing. `prepare` makes storage under a key: it works in
 `new-KEY` and renames at the end, so that all of it is there under `KEY`, or only a `new-KEY` that `keys` reports.
 `mounts` says, from the pool alone, what is to be mounted; a later process gets the same answer. `content` says where
-the changes lie. `remove` moves the key to `rm-KEY` and empties that; calling it again is no error.
+the changes lie. `set_aside` moves the key to `rm-KEY`, which takes no time whatever it holds, and `erase` empties that,
+at once, in a moment as far as it goes, or in the background. `remove` does both; calling it again is no error.
 
 A mechanism never mounts, diffs, hashes, prints, or writes to a source. What differs between mechanisms is a field of
 `Guarantees`, never a test on a name.
@@ -13,17 +14,21 @@ A mechanism never mounts, diffs, hashes, prints, or writes to a source. What dif
     tree = mechanism.mounts(key, pool)             Bind or Overlay, for the helper
     where = mechanism.content(key, pool)           FullTree, Delta or Layer, for collect
     mechanism.reduce(key, pool, changed)           give up what equals the base
-    mechanism.remove(key, pool)
+    names = mechanism.set_aside(key, pool)         off the list: the key can be made again
+    mechanism.erase(name, pool, pace)
 """
 
 import os
 from collections.abc import Callable, Collection
 from enum import Enum, unique
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hostfork.helper.protocol import Bind, Overlay
 from hostfork.values import frozen
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
+
+if TYPE_CHECKING:
+    from hostfork.storage.tree import Pace
 
 
 @frozen
@@ -140,7 +145,7 @@ class Usage:
 class Removal(Enum):
     GONE = "gone"
     RECLAIMING = "reclaiming"
-    """Off the list; the kernel gives the space back later."""
+    """Off the list; the space comes back later: it is set aside and not erased yet, or the kernel frees it."""
 
 
 @unique
@@ -165,6 +170,18 @@ Progress = Callable[[int, int], None]
 
 class KeyOwner(Protocol):
     """What keys in a pool belong to: a mechanism, or scratch."""
+
+    def set_aside(self, key: str, pool: str) -> tuple[str, ...]:
+        """Take all stages of the key out of the way by renaming; it can be made again at once. Raises StorageError.
+
+        The names under which it waits to be erased.
+        """
+
+    def erase(self, name: str, pool: str, pace: "Pace | None" = None) -> Removal:
+        """Erase what was set aside; RECLAIMING where `pace` stopped it. Raises StorageError `storage.busy`, `.failed`.
+
+        Safe to repeat, and beside another process that does the same.
+        """
 
     def remove(self, key: str, pool: str) -> Removal:
         """Remove all stages of the key. Idempotent. Raises StorageError `storage.busy` or `.failed`."""

@@ -1,21 +1,27 @@
-"""The folders of one kind of storage in a pool: `KEY` is whole, `new-KEY` half made, `rm-KEY` half removed.
+"""The folders of one kind of storage in a pool: `KEY` is whole, `new-KEY` half made, `rm-KEY` set aside to be erased.
 
-A key is made by renaming `new-KEY` and removed by renaming it to `rm-KEY` first, so that a crash at any moment leaves
-a name that tells what it is. What a key's folder holds is removed by `_erase`, which a kind of storage may do its own
-way.
+A key is made by renaming `new-KEY` and removed by renaming it to `rm-KEY` first, or to `rm-KEY~NUMBER` where that is
+not gone yet, so that a crash at any moment leaves a name that tells what it is, and a key can be made again at once.
+What a key's folder holds is removed by `_erase`, which a kind of storage may do its own way.
+
+Who erases holds a flock on the folder that was set aside; what it cannot erase is written down there in `failed`.
 """
 
 import errno
 import os
 import stat
+import time
 
 from hostfork.errors import Code, StorageError
 from hostfork.storage.contract import KeyStage, KeyState, Removal, Usage
 from hostfork.storage.failures import failed
-from hostfork.storage.tree import remove_tree
+from hostfork.storage.tree import OutOfTime, Pace, remove_tree
 from hostfork.vocabulary import Mechanism
 
 _NEW, _REMOVE = "new-", "rm-"
+_AGAIN = "~"
+"""Between a key and what makes the name of what was set aside unique. No fork's name holds it."""
+FAILED = "failed"
 
 
 class Keys:
@@ -43,15 +49,14 @@ class Keys:
         return path
 
     def begin(self, key: str) -> str:
-        """Make `new-KEY` and return its path. Raises StorageError `storage.exists` where any stage is there."""
-        if not key or "/" in key or key in (".", "..") or key.startswith((_NEW, _REMOVE)):
+        """Make `new-KEY` and return its path. Raises StorageError `storage.exists` where it is whole or half made."""
+        if not key or "/" in key or _AGAIN in key or key in (".", "..") or key.startswith((_NEW, _REMOVE)):
             raise ValueError(f"not a key: {key!r}")
         new = os.path.join(self.folder, _NEW + key)
         try:
             self._make_folder()
-            for name in (key, _REMOVE + key):
-                if os.path.lexists(os.path.join(self.folder, name)):
-                    raise FileExistsError(errno.EEXIST, "exists", name)
+            if os.path.lexists(os.path.join(self.folder, key)):
+                raise FileExistsError(errno.EEXIST, "exists", key)
             os.mkdir(new, 0o700)
         except FileExistsError as error:
             raise StorageError(
@@ -85,43 +90,70 @@ class Keys:
             return (f"what was made could not be removed: {error.message} ({error.reason()})",)
         return ()
 
-    def remove(self, key: str) -> Removal:
-        """Remove all stages of the key. Idempotent. Raises StorageError `storage.busy` or `.failed`."""
+    def set_aside(self, key: str) -> tuple[str, ...]:
+        """Rename all stages of the key: it can be made again at once. The new names. Raises StorageError."""
         try:
-            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            folder = self._open()
         except FileNotFoundError:
-            return Removal.GONE
-        except OSError as error:
-            raise failed(f"{self.folder} cannot be opened", self.folder, error, "remove") from error
+            return ()
         try:
-            removed = self._erase(_REMOVE + key, folder)
-            for name in (key, _NEW + key):
-                if _there(name, folder):
-                    os.rename(name, _REMOVE + key, src_dir_fd=folder, dst_dir_fd=folder)
-                    erased = self._erase(_REMOVE + key, folder)
-                    removed = erased if removed is Removal.GONE else removed
+            return tuple(_moved(name, key, folder) for name in (key, _NEW + key) if _there(name, folder))
         except OSError as error:
-            busy = error.errno == errno.EBUSY
-            raise StorageError(
-                Code.STORAGE_BUSY if busy else Code.STORAGE_FAILED,
-                f"private storage {key} {'is in use' if busy else 'could not be removed'}",
-                step="remove",
-                path=self.path(key),
-                errno=error.errno,
-                details=() if error.filename is None else (f"at {os.fsdecode(error.filename)}",),
-                hint="end what uses it and try again" if busy else None,
-            ) from error
+            raise failed(f"private storage {key} could not be set aside", self.path(key), error, "remove") from error
         finally:
             os.close(folder)
-        return removed
+
+    def erase(self, name: str, pace: Pace | None = None) -> Removal:
+        """Erase what was set aside under `name`. Waits for another process that is at it.
+
+        RECLAIMING where `pace` stopped it. Raises StorageError `storage.busy` or `.failed`.
+        """
+        try:
+            folder = self._open()
+        except FileNotFoundError:
+            return Removal.GONE
+        try:
+            with _Claimed(name, folder):
+                return self._erase(name, folder, pace or Pace())
+        except FileNotFoundError:
+            return Removal.GONE
+        except OutOfTime:
+            return Removal.RECLAIMING
+        except OSError as error:
+            _write_down(error, name, folder)
+            raise _not_erased(os.path.join(self.folder, name), key_of(name), error) from error
+        finally:
+            os.close(folder)
+
+    def remove(self, key: str) -> Removal:
+        """Remove all stages of the key. Idempotent. Raises StorageError `storage.busy` or `.failed`."""
+        self.set_aside(key)
+        removed = {self.erase(name) for name in self.asides() if key_of(name) == key}
+        return Removal.RECLAIMING if Removal.RECLAIMING in removed else Removal.GONE
+
+    def asides(self) -> tuple[str, ...]:
+        """The names of what is set aside."""
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return ()
+        return tuple(sorted(name for name in names if name.startswith(_REMOVE)))
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise failed(f"{self.folder} cannot be opened", self.folder, error, "remove") from error
 
     def _make_folder(self) -> None:
         """Make the folder of this kind, if it is not there. Raises OSError."""
         os.makedirs(self.folder, 0o700, exist_ok=True)
 
-    def _erase(self, name: str, folder: int) -> Removal:
-        """Remove what was moved aside, if it is there, from the open folder of this kind. Raises OSError."""
-        remove_tree(name, folder)
+    def _erase(self, name: str, folder: int, pace: Pace) -> Removal:
+        """Remove what was set aside, if it is there, from the open folder of this kind. Raises OSError, OutOfTime."""
+        remove_tree(name, folder, pace)
         return Removal.GONE
 
     def states(self) -> tuple[KeyState, ...]:
@@ -134,10 +166,85 @@ class Keys:
 
 
 def _state(name: str) -> KeyState:
-    for prefix, stage in ((_NEW, KeyStage.HALF_MADE), (_REMOVE, KeyStage.HALF_REMOVED)):
-        if name.startswith(prefix):
-            return KeyState(name.removeprefix(prefix), stage)
+    if name.startswith(_REMOVE):
+        return KeyState(key_of(name), KeyStage.HALF_REMOVED)
+    if name.startswith(_NEW):
+        return KeyState(name.removeprefix(_NEW), KeyStage.HALF_MADE)
     return KeyState(name, KeyStage.LIVE)
+
+
+def is_aside(name: str) -> bool:
+    """Whether that is the name of something that was set aside."""
+    return name.startswith(_REMOVE)
+
+
+def key_of(aside: str) -> str:
+    """The key that was set aside under this name."""
+    return aside.removeprefix(_REMOVE).partition(_AGAIN)[0]
+
+
+def _moved(name: str, key: str, folder: int) -> str:
+    """Set aside one stage of a key in the open folder; an empty folder of that name is replaced."""
+    aside = _REMOVE + key
+    try:
+        os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        aside = f"{aside}{_AGAIN}{time.time_ns()}-{os.getpid()}"
+        os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+    return aside
+
+
+class _Claimed:
+    """One process at a time erases a thing that was set aside."""
+
+    def __init__(self, name: str, folder: int) -> None:
+        import fcntl
+
+        self._opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            fcntl.flock(self._opened, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(self._opened)
+            raise
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        import fcntl
+
+        # Said, not left to the close: a process that the caller forked meanwhile holds the same open folder.
+        fcntl.flock(self._opened, fcntl.LOCK_UN)
+        os.close(self._opened)
+
+
+def _write_down(error: OSError, name: str, folder: int) -> None:
+    """So that others can say why it is still there. A full disk is no reason to fail."""
+    at = error.filename if isinstance(error.filename, str) else ""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        opened = os.open(f"{name}/{FAILED}", flags, 0o600, dir_fd=folder)
+        try:
+            os.write(opened, b"%d\n%s" % (error.errno or errno.EIO, os.fsencode(at)))
+        finally:
+            os.close(opened)
+    except OSError:
+        return
+
+
+def _not_erased(path: str, key: str, error: OSError) -> StorageError:
+    busy = error.errno == errno.EBUSY
+    return StorageError(
+        Code.STORAGE_BUSY if busy else Code.STORAGE_FAILED,
+        f"private storage {key} {'is in use' if busy else 'could not be removed'}",
+        step="remove",
+        path=path,
+        errno=error.errno,
+        details=() if error.filename is None else (f"at {os.fsdecode(error.filename)}",),
+        hint="end what uses it and try again" if busy else None,
+    )
 
 
 def _there(name: str, folder: int) -> bool:
@@ -171,6 +278,14 @@ class Keyed:
             return usage(path)
         except OSError as error:
             raise failed(f"private storage {key} could not be measured", path, error, "usage") from error
+
+    def set_aside(self, key: str, pool: str) -> tuple[str, ...]:
+        """Take the key out of the way, and say under which names it waits to be erased."""
+        return self.keys_of(pool).set_aside(key)
+
+    def erase(self, name: str, pool: str, pace: Pace | None = None) -> Removal:
+        """Erase what was set aside under that name."""
+        return self.keys_of(pool).erase(name, pace)
 
     def remove(self, key: str, pool: str) -> Removal:
         """Remove all stages of the key."""

@@ -11,6 +11,7 @@ from hostfork.helper.protocol import Bind
 from hostfork.storage.contract import KeyState, Removal
 from hostfork.storage.failures import failed, is_full, no_space
 from hostfork.storage.keys import Keys
+from hostfork.storage.tree import Pace
 
 _KIND, _TREE = "scratch", "tree"
 
@@ -42,6 +43,16 @@ def prepare(key: str, path: str, pool: str) -> Bind:
 def mounts(key: str, pool: str) -> Bind:
     """What the helper mounts. Raises StorageError where the key is not whole."""
     return Bind(os.path.join(Keys(pool, _KIND).whole(key), _TREE))
+
+
+def set_aside(key: str, pool: str) -> tuple[str, ...]:
+    """Take the key out of the way, and say under which names it waits to be erased."""
+    return Keys(pool, _KIND).set_aside(key)
+
+
+def erase(name: str, pool: str, pace: Pace | None = None) -> Removal:
+    """Erase what was set aside under that name."""
+    return Keys(pool, _KIND).erase(name, pace)
 
 
 def remove(key: str, pool: str) -> Removal:

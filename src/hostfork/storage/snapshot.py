@@ -14,7 +14,7 @@ from hostfork.storage.filesystem import Filesystem, all_mounts, filesystem_of
 from hostfork.storage.keys import Keys
 from hostfork.storage.pool import make_own
 from hostfork.storage.subvolume import Nested, Obstacle, Place
-from hostfork.storage.tree import Descent, FolderMovedError, open_source, remove_tree
+from hostfork.storage.tree import Descent, FolderMovedError, Pace, open_source, remove_tree
 from hostfork.values import frozen
 
 INSIDE = "inside"
@@ -156,7 +156,7 @@ class SnapshotKeys(Keys):
         elif not os.path.isdir(self.folder):
             make_own(self.folder)
 
-    def _erase(self, name: str, folder: int) -> Removal:
+    def _erase(self, name: str, folder: int, pace: Pace) -> Removal:
         try:
             opened = os.open(name, FOLDER, dir_fd=folder)
         except FileNotFoundError:
@@ -164,11 +164,11 @@ class SnapshotKeys(Keys):
         removed = Removal.GONE
         try:
             for inner in os.listdir(opened):
-                if subvolume.is_root(inner, opened) and subvolume.erase(inner, opened) is Removal.RECLAIMING:
+                if subvolume.is_root(inner, opened) and subvolume.erase(inner, opened, pace) is Removal.RECLAIMING:
                     removed = Removal.RECLAIMING
         finally:
             os.close(opened)
-        remove_tree(name, folder)
+        remove_tree(name, folder, pace)
         return removed
 
 

@@ -12,7 +12,7 @@ from hostfork.storage import ioctls
 from hostfork.storage.contract import Removal
 from hostfork.storage.entry import FOLDER, open_quietly
 from hostfork.storage.filesystem import Filesystem, all_mounts, mount_id
-from hostfork.storage.tree import open_own, remove_tree
+from hostfork.storage.tree import Pace, open_own, remove_tree
 from hostfork.values import frozen
 
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -269,8 +269,8 @@ def is_root(name: str, folder: int) -> bool:
     return found.st_ino == ioctls.ROOT_INODE and stat.S_ISDIR(found.st_mode) and found.st_dev != os.fstat(folder).st_dev
 
 
-def erase(name: str, folder: int) -> Removal:
-    """Remove a subvolume of private storage with all that is nested in it. Raises OSError.
+def erase(name: str, folder: int, pace: Pace) -> Removal:
+    """Remove a subvolume of private storage with all that is nested in it. Raises OSError, OutOfTime.
 
     RECLAIMING where the kernel took it off the list; GONE where it had to be emptied, as by a user without
     `user_subvol_rm_allowed`.
@@ -291,7 +291,7 @@ def erase(name: str, folder: int) -> Removal:
         os.close(root)
     if _destroyed(name, folder):
         return Removal.RECLAIMING
-    remove_tree(name, folder)
+    remove_tree(name, folder, pace)
     return Removal.GONE
 
 

@@ -6,6 +6,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 from hostfork.storage.entry import FOLDER, open_quietly
@@ -16,6 +17,56 @@ _ASIDE = ".hostfork-deep-"
 _FLAGS_GET, _FLAGS_SET = 0x80086601, 0x40086602
 _LOCKED = 0x10 | 0x20
 """FS_IMMUTABLE_FL and FS_APPEND_FL (ioctl_iflags(2)): root's, and in the way of removal."""
+
+
+_CHUNK = 64
+"""Entries that go between two looks at the clock."""
+
+
+class OutOfTime(Exception):
+    """A removal was stopped by its pace; the rest can be removed later."""
+
+
+class Pace:
+    """Told how a removal goes on. This one lets it go on."""
+
+    looks = False
+    """Whether it wants to see each file before that goes."""
+
+    def file(self, found: os.stat_result) -> None:
+        """A file is about to go. May raise OutOfTime."""
+
+    def went(self, entries: int) -> None:
+        """So many entries went. May raise OutOfTime."""
+
+
+_STEADY = Pace()
+
+
+class Brief(Pace):
+    """A removal that a user waits for: a few entries whatever it takes, as many more as fit into a moment."""
+
+    looks = True
+
+    def __init__(self, entries: int, seconds: float, largest: int) -> None:
+        self._left = entries
+        self._end = time.monotonic() + seconds
+        self._largest = largest
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing further is to be begun."""
+        return self._left < 0 and time.monotonic() > self._end
+
+    def file(self, found: os.stat_result) -> None:
+        """The kernel frees a large file's blocks before unlink returns."""
+        if found.st_nlink == 1 and found.st_blocks * 512 > self._largest:
+            raise OutOfTime
+
+    def went(self, entries: int) -> None:
+        self._left -= entries
+        if self.is_over:
+            raise OutOfTime
 
 
 class FolderMovedError(OSError):
@@ -159,17 +210,18 @@ def _listed(
     return found
 
 
-def remove_tree(name: str, folder: int) -> None:
+def remove_tree(name: str, folder: int, pace: Pace = _STEADY) -> None:
     """Remove `name`, whatever it is, from the open `folder`; private storage only. It may be gone already.
 
-    A folder of mode 0000 gets its bits first; root's immutable flags are taken away; depth does not matter.
+    A folder of mode 0000 gets its bits first; root's immutable flags are taken away; depth does not matter. An OSError
+    names the path below `name`. Raises OutOfTime as `pace` says.
     """
     try:
         if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             return _unlink(name, folder)
         tries = 0
         # What lies too deep is moved to the root's own level and removed in the next round.
-        while (left := _emptied(name, folder)) is not _Left.NOTHING:
+        while (left := _emptied(name, folder, pace)) is not _Left.NOTHING:
             tries += left is _Left.NEW
             if tries > 20:
                 raise OSError(errno.ENOTEMPTY, "something keeps making new entries", name)
@@ -186,25 +238,28 @@ class _Left(Enum):
     NEW = 2
 
 
-def _emptied(name: str, folder: int) -> _Left:
+def _emptied(name: str, folder: int, pace: Pace) -> _Left:
     # Opened anew for each round: on Btrfs a descriptor lists only what was there when it was opened.
     root = open_own(name, folder)
     try:
-        return _empty(root)
+        return _empty(root, pace)
     finally:
         os.close(root)
 
 
-def _empty(root: int) -> _Left:
+def _empty(root: int, pace: Pace) -> _Left:
     left, aside, descent = _Left.NOTHING, 0, Descent(root, open_own)
-    levels = [("", _unlinked(root))]
+    way, levels = [""], []
     try:
+        levels.append(_unlinked(root, pace))
         while True:
-            name, folders = levels[-1]
+            folders = levels[-1]
             if folders:
                 inner = folders.pop()
                 if descent.depth < _KEPT:
-                    levels.append((inner, _unlinked(descent.enter(inner))))
+                    descent.enter(inner)
+                    way.append(inner)
+                    levels.append(_unlinked(descent.folder, pace))
                 else:
                     aside, left = _put_aside(inner, descent.folder, root, aside), _Left.DEEP
                 continue
@@ -212,6 +267,7 @@ def _empty(root: int) -> _Left:
             if not levels:
                 return left
             descent.leave()
+            name = way.pop()
             try:
                 _remove_folder(name, descent.folder)
             except OSError as error:
@@ -220,18 +276,35 @@ def _empty(root: int) -> _Left:
                 # A worker that outlives its killed owner finishes the file that it was at.
                 left = _Left.NEW
                 time.sleep(0.01)
+    except OSError as error:
+        if isinstance(error.filename, str):
+            error.filename = os.path.join(*way, error.filename)
+        raise
     finally:
         descent.close()
 
 
-def _unlinked(folder: int) -> list[str]:
+def _unlinked(folder: int, pace: Pace) -> list[str]:
     """Unlink all but the folders in the open `folder` and return those."""
+    folders = []
     with os.scandir(folder) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in found:
-        if not is_folder:
-            _unlink(name, folder)
-    return [name for name, is_folder in found if is_folder]
+        while chunk := list(islice(entries, _CHUNK)):
+            for entry in chunk:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                    continue
+                if pace.looks:
+                    _look(entry, pace)
+                _unlink(entry.name, folder)
+            pace.went(len(chunk))
+    return folders
+
+
+def _look(entry: "os.DirEntry[str]", pace: Pace) -> None:
+    try:
+        pace.file(entry.stat(follow_symlinks=False))
+    except (FileNotFoundError, PermissionError):
+        return  # a folder that its owner closed: the removal opens it
 
 
 def _unlink(name: str, folder: int) -> None:

@@ -1,0 +1,138 @@
+"""What was set aside in a pool: what there is, erasing it for as long as a user may wait, and the rest in no hurry.
+
+The rest is erased by a process of its own (`reclaimer`), which nobody waits for and which may be killed at any moment:
+what is left waits for the next run there, or for `hostfork recover`. What it could not erase it does not try again.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+from hostfork.errors import StorageError
+from hostfork.storage.choose import KINDS, owner_of
+from hostfork.storage.contract import KeyOwner, Removal
+from hostfork.storage.keys import FAILED, is_aside, key_of
+from hostfork.storage.tree import Brief, Pace
+from hostfork.values import frozen
+
+ENTRIES, SECONDS, LARGEST = 200, 0.005, 32 << 20
+"""What is erased at once: so many entries in any case, as many more as fit into that time, no file larger than that."""
+_LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
+
+
+@frozen
+class Aside:
+    """Something that waits to be erased: POOL/KIND/NAME. `errno` and `at`, a path below it: why that failed."""
+
+    pool: str
+    kind: str
+    name: str
+    errno: int | None = None
+    at: str = ""
+
+    @property
+    def key(self) -> str:
+        """What it was the storage of."""
+        return key_of(self.name)
+
+    @property
+    def path(self) -> str:
+        """What could not be erased; else all of it."""
+        return os.path.join(self.pool, self.kind, self.name, self.at).rstrip("/")
+
+
+def asides(pool: str) -> tuple[Aside, ...]:
+    """All that is set aside in a pool."""
+    found = []
+    for kind in KINDS:
+        try:
+            names = sorted(filter(is_aside, os.listdir(os.path.join(pool, kind))))
+        except OSError:
+            continue  # nothing of this kind was ever made there
+        found += [_looked_up(pool, kind, name) for name in names]
+    return tuple(found)
+
+
+def erase(aside: Aside, pace: Pace | None = None) -> Removal:
+    """Erase it. Raises StorageError."""
+    return owner_of(*KINDS[aside.kind]).erase(aside.name, aside.pool, pace)
+
+
+def erase_soon(pool: str, names: Iterable[tuple[KeyOwner, str]]) -> tuple[Removal, list[StorageError]]:
+    """Erase these as far as a moment goes; a process of its own does the rest, and what others left in the pool.
+
+    RECLAIMING where their space is not all back.
+    """
+    pace, removed, errors = Brief(ENTRIES, SECONDS, LARGEST), Removal.GONE, []
+    for owner, name in names:
+        try:
+            if pace.is_over or owner.erase(name, pool, pace) is Removal.RECLAIMING:
+                removed = Removal.RECLAIMING
+        except StorageError as error:
+            errors.append(error)
+    if any(aside.errno is None for aside in asides(pool)):
+        start((pool,))
+    return removed, errors
+
+
+def start(pools: Sequence[str]) -> None:
+    """Start the process that erases what is set aside in these pools. Where it cannot be started others will do it.
+
+    It has its own session and none of our descriptors, is no child of ours and stands in no folder of anybody's.
+    """
+    if not sys.executable:
+        return
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reclaimer.py")
+    command = [sys.executable, "-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}", program, *pools]
+    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    try:
+        # The shell ends at once and leaves it to init: a fork of our own would copy our heap, and stop our threads.
+        pid = os.posix_spawn(
+            "/bin/sh",
+            ["sh", "-c", 'cd / && exec "$@" &', "sh", *command],
+            {name: os.environ[name] for name in _LOCALE if name in os.environ},
+            file_actions=[*null, *((os.POSIX_SPAWN_CLOSE, number) for number in _inherited())],
+            setsid=True,
+            setsigmask=(),
+        )
+        os.waitpid(pid, 0)
+    except OSError:
+        return
+
+
+def is_active(pool: str) -> bool:
+    """Whether such a process is at it."""
+    import fcntl
+
+    try:
+        opened = os.open(pool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(opened)
+    return False
+
+
+def _inherited() -> list[int]:
+    """The descriptors that a program which we start would get."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                found.append(int(name))
+        except OSError:
+            continue  # that of the listing itself
+    return found
+
+
+def _looked_up(pool: str, kind: str, name: str) -> Aside:
+    try:
+        with open(os.path.join(pool, kind, name, FAILED), "rb") as file:
+            number, _, at = file.read(1 << 16).partition(b"\n")
+        return Aside(pool, kind, name, int(number), os.fsdecode(at))
+    except (OSError, ValueError):  # the usual case; or one that a full disk left empty
+        return Aside(pool, kind, name)
