@@ -156,8 +156,9 @@ def _snapshots(folder: str) -> bool:
     os.mkdir(disk)
     with open(image, "wb") as file:
         file.truncate(2 << 30)
-    subprocess.run(["mkfs.btrfs", "-q", image], check=True)
-    subprocess.run(["mount", "-o", "loop", image, disk], check=True)
+    subprocess.run(["mkfs.btrfs", "-q", image], check=True, capture_output=True)
+    # Reading a folder for the first time writes the time of that, which is a change to Btrfs.
+    subprocess.run(["mount", "-o", "loop,noatime", image, disk], check=True)
     try:
         source, pool, storage = f"{disk}/source", f"{disk}/pool", Btrfs()
         subprocess.run(["btrfs", "-q", "subvolume", "create", source], check=True)
@@ -178,13 +179,13 @@ def _report_snapshots(storage: Btrfs, pool: str, tree: str, base: str, since: in
     assert len(wanted.changes) == CHANGES
     assert wanted == scan_pair(tree, base, tree, since=since)
     assert wanted == scan_pair(tree, base, tree, touched=storage.touched("fork.0", pool))
-    touched, bare, walk, every = best(
-        lambda: scan_pair(tree, base, tree, touched=storage.touched("fork.0", pool)),
+    bare, walk, every = best(
         lambda: bare_walk(root),
         lambda: scan_pair(tree, base, tree, since=since),
         lambda: scan_pair(tree, base, tree),
     )
     os.close(root)
+    (touched,) = best(lambda: scan_pair(tree, base, tree, touched=storage.touched("fork.0", pool), since=since))
     print(f"btrfs, touched     {touched * 1e3:7.1f} ms   bar {TOUCHED_BAR * 1e3:.0f} ms")
     print(f"bare walk          {bare * 1e3:7.1f} ms")
     print(f"btrfs, by stamps   {walk * 1e3:7.1f} ms   {walk / bare:.2f} x the bare walk, bar {TREE_BAR}")
