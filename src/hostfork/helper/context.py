@@ -31,12 +31,18 @@ def enter(cwd: str) -> None:
     os.chdir(cwd)
 
 
-def start(context: Context, report: int) -> NoReturn:
-    """Become the command, in the current working directory. If that cannot be, write the errno to `report`."""
+def start(context: Context, report: int, gate: int) -> NoReturn:
+    """Become the command, in the current working directory. If that cannot be, write the errno to `report`.
+
+    All signals are blocked. At `gate` comes a zero byte once the keeper has left the terminal's process group, and with
+    it the numbers of what the terminal had sent until then.
+    """
     try:
         os.umask(context.umask)
-        _close_all_but((*context.descriptors, report))
-        _restore_signals(context)
+        _close_all_but((*context.descriptors, report, gate))
+        _restore_dispositions(context)
+        _pass(gate)
+        signal.pthread_sigmask(signal.SIG_SETMASK, context.blocked)
         number = _exec(context)
     except OSError as error:
         number = error.errno or errno.EPROTO
@@ -53,7 +59,7 @@ def _close_all_but(kept: tuple[int, ...]) -> None:
     os.closerange(start, 1 << 20)
 
 
-def _restore_signals(context: Context) -> None:
+def _restore_dispositions(context: Context) -> None:
     for number in _SIGNALS:
         if number in _CANNOT_CHANGE:
             continue
@@ -62,7 +68,18 @@ def _restore_signals(context: Context) -> None:
             syscalls.set_ignored(number, ignored)
         else:
             signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, context.blocked)
+
+
+def _pass(gate: int) -> None:
+    """What came after the fork waits here as well as in the keeper, and is to come once; the rest came before it."""
+    came = os.read(gate, 100)
+    os.close(gate)
+    if not came:
+        raise ConnectionResetError  # the keeper is dead: no command
+    waiting = signal.sigpending()
+    for number in came[1:]:
+        if number not in waiting:
+            os.kill(os.getpid(), number)
 
 
 def _exec(context: Context) -> int:

@@ -215,15 +215,7 @@ def _open(gate: int, came: list[int]) -> None:
 
 def _become_command(plan: Context, report: int, gate: int) -> NoReturn:
     try:
-        came = os.read(gate, 100)
-        if not came:
-            raise ConnectionResetError  # the keeper is dead
-        # Blocked until now: what came after the fork waits here too, and came once; the rest came before it.
-        waiting = signal.sigpending()
-        for number in came[1:]:
-            if number not in waiting:
-                os.kill(os.getpid(), number)
-        context.start(plan, report)
+        context.start(plan, report, gate)
     finally:
         os.kill(os.getpid(), signal.SIGKILL)
 
