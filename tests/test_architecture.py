@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Only the command line touches signals, and ctypes stand in helper.syscalls.
     "cli": BASIC | {"api"} | VALUES | HELPER_DOOR,
     # The helper gets ready on a second core while the command line is imported.
-    "__main__": BASIC | {"cli", "workload.launch"},
+    "__main__": BASIC | {"cli", "workload.launch", "workload.spawn"},
 }
 
 HELPER_MODULES = {

@@ -19,7 +19,7 @@ from hostfork.errors import HostError
 from hostfork.lifecycle import doctor, setup
 from hostfork.lifecycle.doctor import Capability
 from hostfork.lifecycle.setup import Machine, Trial
-from hostfork.workload.launch import helper_path
+from hostfork.workload.spawn import helper_path
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import rigs
 from hostfork import api
 from hostfork.errors import HostforkError
 from hostfork.lifecycle.store import state_folder
-from hostfork.workload import launch
+from hostfork.workload import spawn
 from hostfork.workload.cgroup import Group
 
 # What a kill leaves is judged by the cgroup that owned it.
@@ -412,10 +412,10 @@ def _trace_helper(mark, call, inject):
     """Start the helper below strace, which keeps its pid (-D) and follows nothing that it forks."""
     wrapper = f"{mark}.helper"
     with open(wrapper, "w") as file:
-        file.write(f'#!/bin/sh\nexec strace -D -o {mark}.log -e trace={call} -e {inject} {launch.helper_path()} "$@"\n')
+        file.write(f'#!/bin/sh\nexec strace -D -o {mark}.log -e trace={call} -e {inject} {spawn.helper_path()} "$@"\n')
     os.chmod(wrapper, 0o755)
     os.environ["PATH"] += ":/usr/bin"
-    launch.helper_path = lambda: wrapper
+    spawn.helper_path = lambda: wrapper
 
 
 LACKING = [

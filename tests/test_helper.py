@@ -27,7 +27,8 @@ from hostfork.helper.protocol import (
 )
 from hostfork.workload.cgroup import Group, find_place
 from hostfork.workload.identity import stat_fields
-from hostfork.workload.launch import Helper, helper_path
+from hostfork.workload.launch import Helper
+from hostfork.workload.spawn import helper_path
 from hostfork.workload.stop import members, stop
 from hostfork.workload.watch import Exit, watch
 from rigs import Disk, Person
@@ -326,7 +327,6 @@ def test_a_killed_keeper_is_noticed_and_its_tree_ended(person: Person, ext4_disk
     assert person.call(_killed_keeper, ext4_disk.folder(person)) == "WORKLOAD_KEEPER"
 
 
-def _mounts_from_outside(folder: str) -> str:
 def _stopped_keeper(folder: str, owned: bool) -> None:
     """Everything ends although the keeper does nothing by itself."""
     helper = Helper.spawn()
@@ -354,6 +354,7 @@ def test_a_stopped_keeper_holds_nobody_up(person: Person, ext4_disk: Disk, leave
     person.call(_stopped_keeper, ext4_disk.folder(person), owned)
 
 
+def _mounts_from_outside(folder: str) -> str:
     os.mkdir(f"{folder}/mine")
     os.mkdir(f"{folder}/copy")
     plan = view_plan(

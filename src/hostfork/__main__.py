@@ -22,13 +22,15 @@ def main() -> None:
 
 
 def _prestart() -> None:
-    from hostfork.errors import HostforkError
-    from hostfork.workload.launch import prestart
+    from hostfork.workload.spawn import spawn
 
     try:
-        prestart()
-    except HostforkError:
+        pid, channel = spawn()
+    except OSError:
         return  # the run tries again itself, and says why it cannot
+    from hostfork.workload.launch import keep_prestarted
+
+    keep_prestarted(pid, channel)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 from hostfork.errors import Code, HostError
 from hostfork.values import frozen
-from hostfork.workload.launch import helper_path
+from hostfork.workload.spawn import helper_path
 
 MARK = "# made by `hostfork setup`; `hostfork setup --undo` removes it"
 _FORMER = "# before: "

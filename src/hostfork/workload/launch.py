@@ -6,9 +6,7 @@ signals are blocked in it from the start, so that a Ctrl-C cannot end it half wa
 
 import contextlib
 import errno
-import fcntl
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,19 +14,12 @@ from typing import TYPE_CHECKING
 from hostfork.errors import Code, CommandError, HostforkError, ViewError, WorkloadError
 from hostfork.helper.protocol import Channel, Executed, Failed, Finish, Ready, Started, Step, ViewPlan
 from hostfork.values import frozen, replace
+from hostfork.workload import spawn
 from hostfork.workload.identity import ProcessIdentity, identify
 
 if TYPE_CHECKING:
     from hostfork.workload.cgroup import Place
     from hostfork.workload.scope import ScopeRequest
-
-_LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
-
-
-def helper_path() -> str:
-    """The executable file that a security profile names."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return os.path.join(package, "helper", "hostfork-helper")
 
 
 @frozen
@@ -46,8 +37,6 @@ def _nothing() -> None:
 
 class Helper:
     """One helper process, from the trial of namespaces to the end of its view. Not for threads."""
-        self.late: Callable[[str], None] | None = None
-        """Told why it takes longer than a person expects."""
 
     def __init__(self, pid: int, channel: Channel) -> None:
         self.pid = pid
@@ -57,40 +46,27 @@ class Helper:
         self._place: Place | None = None
         self._scope: ScopeRequest | None = None
         self._reaped = False
+        self.late: Callable[[str], None] | None = None
+        """Told why it takes longer than a person expects."""
 
     @classmethod
     def spawn(cls) -> "Helper":
         """Start it with an explicit environment; a scope for it may be on its way. Raises ViewError `view.helper`."""
-        import _socket
-
         if not sys.executable:
             raise ViewError(Code.VIEW_HELPER, "this program does not know its Python interpreter")
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        # Never 0, 1 or 2: a caller may have closed them, and the command is to find them closed.
-        descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-        theirs.close()
-        channel = Channel(fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
-        ours.close()
-        path = helper_path()
-        argv = [path, sys.executable, str(sys.flags.utf8_mode), str(descriptor)]
-        environment = {name: os.environ[name] for name in _LOCALE if name in os.environ}
         try:
-            pid = os.posix_spawn(
-                path,
-                argv,
-                environment,
-                # Onto itself: that takes the close-on-exec flag away in the child alone.
-                file_actions=[(os.POSIX_SPAWN_DUP2, descriptor, descriptor)],
-                setsigmask=signal.valid_signals(),
-            )
+            pid, channel = spawn.spawn()
         except OSError as error:
-            channel.close()
+            path = spawn.helper_path()
             raise ViewError(
                 Code.VIEW_HELPER, f"{path} cannot be started", path=path, errno=error.errno, hint="hostfork doctor"
             ) from error
-        finally:
-            os.close(descriptor)
-        helper = cls(pid, channel)
+        return cls.of(pid, channel)
+
+    @classmethod
+    def of(cls, pid: int, channel: int) -> "Helper":
+        """A helper that was just started, by its pid and our end of the channel."""
+        helper = cls(pid, Channel(channel))
         try:
             helper._ask_for_scope()
         except BaseException:
@@ -216,7 +192,7 @@ class Helper:
             Code.VIEW_HELPER,
             f"the helper died in step {self.step}",
             step=self.step,
-            path=helper_path(),
+            path=spawn.helper_path(),
             hint="hostfork doctor",
         )
 
@@ -240,14 +216,14 @@ def _in_scope(pid: int, scope: "ScopeRequest", own: "Place", late: Callable[[str
 _prestarted: Helper | None = None
 
 
-def prestart() -> None:
-    """Start a helper now for the run to come, while the program still imports what it needs.
+def keep_prestarted(pid: int, channel: int) -> None:
+    """Keep a helper that was started in advance for the run to come.
 
     Where that fails the run will try again and say why.
     """
     global _prestarted
     with contextlib.suppress(ViewError, OSError):
-        _prestarted = Helper.spawn()
+        _prestarted = Helper.of(pid, channel)
 
 
 def take_helper() -> Helper:
