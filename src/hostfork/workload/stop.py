@@ -4,7 +4,10 @@ The cgroup's emptiness is not enough: a workload may move itself into another gr
 may be left in the view's mount namespace either; under a subreaper that is the only proof.
 """
 
+from __future__ import annotations
+
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -17,6 +20,8 @@ from hostfork.workload.launch import Helper
 Marks = frozenset[bytes]
 """Variables of an environment, `NAME=VALUE`."""
 _PATIENCE = 10.0
+_LOOK_AGAIN = 200
+"""Milliseconds."""
 
 
 @frozen
@@ -94,11 +99,17 @@ def _belongs(pid: int, marks: Marks, places: tuple[bytes, ...]) -> bool:
 
 
 def _end_by_subreaper(keeper: Helper) -> None:
-    _go_on(keeper.pid)
+    channel = keeper.channel
+    waiting = select.poll()
+    waiting.register(channel.fileno(), select.POLLIN)
     try:
-        keeper.channel.send(End())
-        while not isinstance(keeper.channel.receive(), Ended | None):
-            continue
+        channel.send(End())
+        while not isinstance(message := channel.next(), Ended):
+            if message is not None:
+                continue
+            _go_on(keeper.pid)
+            if waiting.poll(_LOOK_AGAIN) and not channel.read():
+                return
     except OSError:
         return  # the keeper is dead: what it left is looked for in the namespace
 
