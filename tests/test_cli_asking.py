@@ -12,12 +12,13 @@ from hostfork.cli.asking import descriptor, environment, request_from
 from hostfork.cli.output import Output
 from hostfork.errors import Code, CommandError, HostError, HostforkError, PolicyError, StorageError
 from hostfork.lifecycle.request import Keep, Request
-from hostfork.policy.rules import Environment, RuleOptions
+from hostfork.policy.rules import Environment, Quiesce, RuleOptions
 
 NONE = {
     "private": (), "read_only": (), "shared": (), "scratch": (), "hidden": (), "endpoint": (), "policy": None,
     "require": (), "share_all": False, "relocated": False, "cwd": None, "env": (), "env_file": (),
     "clear_env": False, "fd": (), "timeout": None, "pool": None,
+    "prefer": None, "quiesce": None, "unquiesce": None, "freeze_cgroup": None,
 }  # fmt: skip
 
 
@@ -34,12 +35,13 @@ def test_every_option_has_its_place():
         private=("a:copy",), read_only=("b",), shared=("c",), scratch=("d:tmpfs=1M",), hidden=("e",),
         endpoint=("f",), policy="build", require=("cgroup",), share_all=True, relocated=True, env=("K=V",),
         clear_env=True, fd=("5", "7"), timeout="5m", pool="p", name="n", keep=True, export="out",
+        prefer="memory", quiesce="stop", unquiesce="start", freeze_cgroup="/g",
     )  # fmt: skip
     assert asked == Request(
         ("true",),
         "build",
         RuleOptions(("a:copy",), ("b",), ("c",), ("d:tmpfs=1M",), ("e",), ("f",), ("cgroup",),
-                    Environment(True, (("K", "V"),)), True, 300.0),
+                    Environment(True, (("K", "V"),)), True, 300.0, "memory", Quiesce("stop", "start", "/g")),
         "n", Keep.ALWAYS, "out", None, (5, 7), "p", True,
     )  # fmt: skip
     assert request(rm=True).keep is Keep.NEVER
