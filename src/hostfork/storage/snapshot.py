@@ -50,6 +50,8 @@ def examine(source: Source, pool: str) -> Found:
     mount = filesystem_of(source.path)
     if mount.kind != "btrfs":
         raise Obstacle(f"{source.path} is on {mount}, not on Btrfs")
+    if os.lstat(source.path).st_ino == ioctls.STUB_INODE:
+        raise Obstacle(f"{source.path} is the empty stand-in of a subvolume")
     _check_pool(source, pool)
     found = find(source, mount)
     _check_swap(found.place)

@@ -51,8 +51,6 @@ class Nested:
 def containing(path: str, mount: Filesystem) -> Place:
     """The subvolume that holds a path, which lies on this mount. Raises Obstacle, OSError."""
     found = os.lstat(path)
-    if found.st_ino == ioctls.STUB_INODE:
-        raise Obstacle(f"{path} is the empty stand-in of a subvolume")
     place = _climbed(path, stat.S_ISDIR(found.st_mode))
     if place is None:
         # The mount shows only a part of the subvolume: another one may show its root.
@@ -167,7 +165,11 @@ def open_nested(root: int, one: Nested) -> int:
         opened = open_quietly(one.path, FOLDER, root)
     except PermissionError as error:
         raise Obstacle(f"the subvolume {one.path} beneath it cannot be read by this user", error.errno) from error
-    if ioctls.subvolume(opened).number != one.number:
+    try:
+        same = ioctls.subvolume(opened).number == one.number
+    except OSError:
+        same = False
+    if not same:
         os.close(opened)
         raise Obstacle(f"a mount lies over the subvolume {one.path} beneath it")
     return opened
