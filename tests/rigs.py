@@ -64,7 +64,11 @@ PROGRAMS = {
     "man": "man",
     "mandoc": "mandoc",
     "make": "make",
+    "curl": "curl",
     "shellcheck": "shellcheck",
+    "node": "npm",
+    "ninja": "ninja",
+    "rust": "cargo",
 }
 _MAKERS = {"ext4": "mkfs.ext4", "btrfs": "mkfs.btrfs", "xfs": "mkfs.xfs"}
 _SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -77,6 +81,8 @@ def find_program(name: str) -> str | None:
 
 def missing_rigs() -> dict[str, str | None]:
     """Every rig by name; None where it is there, else why it is not."""
+    from real_projects import why_no_network
+
     rigs: dict[str, str | None] = {}
     rigs["root"] = None if os.geteuid() == 0 else "the tests run as an ordinary user"
     rigs["user"] = _why_no_user()
@@ -85,6 +91,7 @@ def missing_rigs() -> dict[str, str | None]:
     for kind in DISK_KINDS:
         rigs[kind] = _why_no_disk(kind)
     rigs["systemd"] = _why_no_systemd()
+    rigs["network"] = why_no_network()
     for rig, program in PROGRAMS.items():
         rigs[rig] = None if find_program(program) else f"no program {program}"
     return rigs

@@ -40,7 +40,7 @@ def test_help_and_bad_usage(root: Person) -> None:
     dev = os.path.join(ROOT, "dev")
     told = root.run([dev, "help"], check=True).stdout
     assert [line.split()[0] for line in told.splitlines() if line.startswith("  ")] == [
-        "demo", "test", "lint", "bench", "help",
+        "demo", "test", "lint", "bench", "docs", "help",
     ]  # fmt: skip
     assert root.run([dev], check=True).stdout == told
     wrong = root.run([dev, "no-such-command"])

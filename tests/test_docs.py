@@ -120,9 +120,13 @@ def options_of(verb: str) -> dict[str, bool]:
     return {name: not option.is_flag for option in options for name in option.opts}
 
 
+MISTYPED = "rum"
+"""A verb that the guide gets wrong to show what is said then."""
+
+
 def unknown(words: list[str]) -> list[str]:
     """What of a command line hostfork would not understand: verb and options, not what they are given."""
-    if not words or words[0] == "VERB":
+    if not words or words[0] in ("VERB", MISTYPED):
         return []
     if ALIASES.get(words[0], words[0]) not in VERBS:
         return words[:1] if words and not words[0].startswith("-") else []
@@ -172,11 +176,16 @@ def test_the_first_page_names_every_verb() -> None:
     assert [verb for verb in VERBS if f"`{verb}`" not in text("README.md")] == []
 
 
-@pytest.mark.parametrize("verb", ["run", "plan"])
-def test_the_guide_has_every_option(verb: str) -> None:
-    general = {"-h", "--help", "--json", "--debug"}
-    said = text("docs/guide.md")
-    assert [name for name in options_of(verb) if name not in general and not re.search(rf"{name}\b", said)] == []
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_reference_has_every_option(verb: str) -> None:
+    chapter = text("docs/reference.md").partition(f"## hostfork {verb}\n")[2].partition("\n## ")[0]
+    missing = [name for name in options_of(verb) if name != "--color" and not re.search(rf"[` ]{name}\b", chapter)]
+    assert missing == []
+
+
+def test_the_first_page_is_read_in_two_minutes() -> None:
+    assert len(FENCE.sub("", text("README.md")).split()) < 700
+    assert text("README.md").split("\n")[2].startswith("`hostfork run --private")
 
 
 # --- pages that repeat the code --------------------------------------------------------------------------------------
@@ -215,7 +224,7 @@ def invocations_in(sentence: str) -> Iterator[list[str]]:
 
 
 def test_policies_in_the_documents_are_good() -> None:
-    found = re.findall(r"<<'END'\n((?:> .*\n)+?)> END", text("docs/guide.md"))
+    found = re.findall(r"\.toml <<'END'\n((?:> .*\n)+?)> END", text("docs/guide.md"))
     assert found != []
     for block in found:
         content = "\n".join(line[2:] for line in block.splitlines())
