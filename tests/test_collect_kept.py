@@ -1,6 +1,7 @@
 """Forks whose base is kept: single cases of a pair of snapshots, and what people see of such a fork later."""
 
 import json
+import mmap
 import os
 import shutil
 import stat
@@ -131,6 +132,17 @@ def _equal(folder: str) -> None:
 
 def test_touched_and_rewritten_files_are_no_change(person: Person, btrfs_disk: Disk) -> None:
     person.call(_equal, btrfs_disk.folder(person))
+
+
+def _mapped(folder: str) -> None:
+    with Pair(folder, {"a": "one", "b": "two"}) as fork, open(f"{fork.tree}/a", "r+b") as file:
+        with mmap.mmap(file.fileno(), 3) as mapped:
+            mapped[0:3] = b"new"
+        assert short(fork.scan()) == [("a", M)]
+
+
+def test_writes_through_a_mapping_are_found(person: Person, btrfs_disk: Disk) -> None:
+    person.call(_mapped, btrfs_disk.folder(person))
 
 
 @pytest.mark.rig("root")
