@@ -17,7 +17,7 @@ SOURCE = os.path.join(ROOT, "src", "hostfork")
 
 # Part -> the parts that it may import, itself always. The parts are packages, and the modules beside them.
 BASIC = {"errors", "vocabulary", "values"}
-HELPER_DOOR = {"helper.protocol", "helper.syscalls"}
+HELPER_DOOR = {"helper.protocol", "helper.syscalls", "helper.shapes"}
 # The frozen values that the API takes and returns, and the grammar of options; what acts on them stays behind the API.
 VALUES = {
     "collect.changeset", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request",
@@ -45,13 +45,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 HELPER_MODULES = {
     "os", "sys", "errno", "signal", "select", "json", "ctypes", "time", "stat", "fcntl", "struct",
-    "typing", "_socket", "collections.abc", "encodings",
+    "typing", "operator", "_socket", "collections.abc", "encodings", "__future__",
 }  # fmt: skip
 
 # Loading one of these costs more than a fork.
 NOT_ON_THE_RUN_PATH = {
     "subprocess", "asyncio", "pyroute2", "psutil", "msgspec", "blake3", "rich", "urllib", "http", "email", "tempfile",
-    "shutil", "pathlib", "logging", "concurrent", "multiprocessing",
+    "shutil", "pathlib", "logging", "concurrent", "multiprocessing", "typing",
 }  # fmt: skip
 
 MAX_FILE_LINES = 420

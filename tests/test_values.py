@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hostfork.helper.shapes import NamedTuple
 from hostfork.values import frozen, replace
 
 
@@ -107,3 +108,35 @@ def test_our_own_replace() -> None:
     assert replace(Pair(1, ("a",)), left=2) == Pair(2, ("a",))
     with pytest.raises(TypeError):
         replace(Pair(1), middle=2)
+
+
+# --- tuples with named fields ----------------------------------------------------------------------------------------
+
+
+class Both(NamedTuple):
+    """A pair."""
+
+    x: int
+    y: int = 2
+
+
+def test_a_tuple_with_names_is_what_the_standard_one_is() -> None:
+    point = Both(1)
+    assert point == (1, 2)
+    assert (point.x, point.y, len(point), point._fields) == (1, 2, 2, ("x", "y"))
+    assert Both(y=5, x=4) == (4, 5)
+    assert point._replace(y=9) == Both(1, 9)
+    assert repr(point) == "Both(x=1, y=2)"
+    assert pickle.loads(pickle.dumps(point)) == point
+    assert isinstance(pickle.loads(pickle.dumps(point)), Both)
+    match point:
+        case Both(x, y=2):
+            assert x == 1
+        case _:
+            raise AssertionError
+
+
+@pytest.mark.parametrize(("values", "named"), [((), {}), ((1, 2, 3), {}), ((1,), {"z": 2}), ((1,), {"x": 2})])
+def test_a_tuple_with_names_has_each_once(values: tuple[int, ...], named: dict[str, int]) -> None:
+    with pytest.raises(TypeError, match="x, y"):
+        Both(*values, **named)

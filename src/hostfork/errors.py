@@ -4,6 +4,8 @@ An error says what failed and where (`step`, `path`, `place`, `errno`), why (`de
 The message is a sentence; the command line prints it as it is. The kernel's error stays as the cause.
 """
 
+from __future__ import annotations
+
 import os
 from enum import Enum, unique
 

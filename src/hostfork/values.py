@@ -5,10 +5,19 @@ has some eighty such classes and a budget of milliseconds. Here all classes shar
 frozen dataclass, and so do the standard tools (`fields`, `replace`, `asdict`) and msgspec when they look.
 """
 
-from typing import Any, TypeVar, dataclass_transform
+from __future__ import annotations
 
-Class = TypeVar("Class")
-Value = TypeVar("Value")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar, dataclass_transform
+
+    Class = TypeVar("Class")
+    Value = TypeVar("Value")
+else:
+
+    def dataclass_transform(**_):
+        """Nothing: what it says is for type checkers."""
+        return lambda cls: cls
 
 
 @dataclass_transform(frozen_default=True)

@@ -3,6 +3,8 @@
 Only the words stand here. What is done with them belongs to the packages.
 """
 
+from __future__ import annotations
+
 import stat
 from enum import Enum, unique
 
@@ -36,7 +38,7 @@ class Guarantee(Enum):
     INDEPENDENT = "independent"
     LIVE = "live"
 
-    def keeps(self, asked: "Guarantee") -> bool:
+    def keeps(self, asked: Guarantee) -> bool:
         """Whether this promise is as strong as `asked` or stronger."""
         order = (Guarantee.LIVE, Guarantee.INDEPENDENT, Guarantee.SNAPSHOT)
         return order.index(self) >= order.index(asked)
@@ -153,7 +155,7 @@ class EntryKind(Enum):
     BLOCK_DEVICE = "block-device"
 
     @classmethod
-    def of(cls, mode: int) -> "EntryKind":
+    def of(cls, mode: int) -> EntryKind:
         """What an entry with this `st_mode` is (inode(7))."""
         return _ENTRY_KINDS[stat.S_IFMT(mode)]
 

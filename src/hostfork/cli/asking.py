@@ -1,12 +1,17 @@
 """What the options of `run` and `plan` mean, as a `Request`."""
 
+from __future__ import annotations
+
 import os
-from typing import Any
 
 from hostfork.errors import Code, PolicyError
 from hostfork.lifecycle.request import Keep, Request
 from hostfork.policy.options import parse_duration
 from hostfork.policy.rules import Environment, Quiesce, RuleOptions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:

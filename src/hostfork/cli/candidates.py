@@ -3,15 +3,21 @@
 A shell asks at every Tab: nothing here may be slow, print, or raise because the state folder is not as it should be.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from hostfork.cli.options import Completes, Option
 
-Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
+
 
 FILE, FOLDER = "file", "dir"
 """Types of an item for which the shell completes a path itself."""

@@ -1,5 +1,7 @@
 """How a changeset looks to people: a letter, a path, what became of it; ignored folders are one line each."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -11,15 +11,20 @@ of a kind, a value and a description, with tabs between:
     command  a command line of its own begins at the word of this number, `hostfork` being 0
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import click
 
 from hostfork.cli.manual import Example, Manual
 from hostfork.cli.output import Output, ReaderGone
 from hostfork.cli.verb import verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SHELLS = ("bash", "zsh", "fish")
 COMMAND = "command"

@@ -1,5 +1,7 @@
 """`hostfork diff`: what a fork changed, one line for each ignored folder; `--all` has every path, JSON always."""
 
+from __future__ import annotations
+
 import os
 
 import click

@@ -1,5 +1,7 @@
 """`hostfork doctor`: each capability of this host, how it was tried, what follows, and the remedy."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from hostfork.cli.look import Look, harmless, wrapped

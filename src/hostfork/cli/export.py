@@ -1,9 +1,10 @@
 """`hostfork export`: a fork's final content as a folder or a tar file."""
 
+from __future__ import annotations
+
 import errno
 import io
 import os
-from typing import Any, BinaryIO, cast
 
 import click
 
@@ -15,6 +16,10 @@ from hostfork.cli.output import PREFIX, Output, ReaderGone, write_all
 from hostfork.cli.verb import absolute, flag, fork_argument, verb
 from hostfork.errors import Code, CollectError, HostforkError, PolicyError
 from hostfork.lifecycle.request import ExportForm
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
 
 _SHOWN = 5
 
@@ -111,8 +116,10 @@ class _Stdout(io.RawIOBase):
 
 
 def _to_stdout(fork: api.Fork) -> tuple[str, ...]:
+    from typing import cast
+
     try:
-        return fork.export_tar(cast(BinaryIO, _Stdout())).left_out
+        return fork.export_tar(cast("BinaryIO", _Stdout())).left_out
     except HostforkError as error:
         if error.errno == errno.EPIPE:
             raise ReaderGone from error

@@ -1,14 +1,19 @@
 """The verbs of `hostfork`, by name; a verb's module is imported when it is used."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 import click
 
 from hostfork import __version__
 from hostfork.cli.manual import GROUP_EXAMPLES
 from hostfork.cli.verb import COLOURS, names_of, plain_help
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 VERBS = {
     "run": "Run a command with selected independent state.",

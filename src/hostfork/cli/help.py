@@ -1,7 +1,8 @@
 """`hostfork help [VERB|CODE]`: the manual of a verb, or what is behind an error."""
 
+from __future__ import annotations
+
 import textwrap
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,6 +13,10 @@ from hostfork.cli.output import Output
 from hostfork.cli.pages import page_of, text_lines
 from hostfork.cli.verb import verb
 from hostfork.errors import Code
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _WIDEST = 100
 

@@ -3,6 +3,8 @@
 Pure functions from values to text. What is rounded here is exact in `documents`.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 

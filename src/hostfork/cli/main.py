@@ -4,12 +4,16 @@ A verb's module is imported only when it is used. `run` starts the helper before
 at once on two cores.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
     import click
 
     from hostfork.cli.output import Output
@@ -101,7 +105,7 @@ def _invoke(arguments: Sequence[str]) -> int:
         return _bad_usage(error, arguments)
 
 
-def _bad_usage(error: "click.UsageError", arguments: Sequence[str]) -> int:
+def _bad_usage(error: click.UsageError, arguments: Sequence[str]) -> int:
     from hostfork.errors import Code, PolicyError
 
     verb = error.ctx.command_path if error.ctx else "hostfork"
@@ -134,7 +138,7 @@ def _report(error: Any, arguments: Sequence[str]) -> int:
     return report(error, output, verb)
 
 
-def _destination(arguments: Sequence[str]) -> tuple["Output", str | None, dict[str, Any]]:
+def _destination(arguments: Sequence[str]) -> tuple[Output, str | None, dict[str, Any]]:
     """Where an error of these arguments goes, also when they could not be parsed: output, verb, its options seen."""
     from hostfork.cli.group import GROUP, find
     from hostfork.cli.output import Output

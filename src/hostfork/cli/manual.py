@@ -4,6 +4,8 @@ A verb's sentence, usage, options and examples stand with the verb (`hostfork.cl
 Words in backquotes are typed or literal.
 """
 
+from __future__ import annotations
+
 from hostfork.values import frozen
 
 

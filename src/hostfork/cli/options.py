@@ -5,11 +5,17 @@ the first word that is not (an unknown option, `--help`, a missing value, short 
 up, and click, whose parameters are made from the same table, says what is to be said. A test holds the two together.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from enum import Enum, unique
-from typing import Any, NamedTuple
 
+from hostfork.helper.shapes import NamedTuple
 from hostfork.values import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 @unique

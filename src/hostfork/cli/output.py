@@ -4,6 +4,8 @@ Nobody reading stdout ends a verb quietly, as SIGPIPE would. Nobody reading stde
 closed pipe EPIPE) is never a reason to stop: a release must go on.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Iterable

@@ -3,6 +3,8 @@
 docs/manpages.py makes man pages and docs/reference.md of the same pages.
 """
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Iterator, Sequence
 

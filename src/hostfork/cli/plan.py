@@ -1,6 +1,6 @@
 """`hostfork plan`: what a run would do, for people and as JSON."""
 
-from typing import Any
+from __future__ import annotations
 
 import click
 
@@ -14,6 +14,10 @@ from hostfork.cli.output import Output
 from hostfork.cli.verb import options, verb
 from hostfork.policy.plan import EndpointPlan, NestedMount, PathPlan, Plan
 from hostfork.vocabulary import Access, Ownership
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _LABEL = 20
 

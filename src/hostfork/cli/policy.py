@@ -1,6 +1,6 @@
 """`hostfork policy list | show NAME [--resolved] | check FILE…`."""
 
-from typing import Any
+from __future__ import annotations
 
 import click
 
@@ -11,6 +11,10 @@ from hostfork.cli.manual import LOOK, Example, Manual
 from hostfork.cli.output import Output
 from hostfork.cli.verb import flag, verb
 from hostfork.errors import Code, PolicyError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 ACTIONS = ("list", "show", "check")
 

@@ -1,5 +1,7 @@
 """Errors as people and programs see them: one error, what and where, why, what helps; never a cascade."""
 
+from __future__ import annotations
+
 from hostfork.cli.look import harmless
 from hostfork.cli.output import PREFIX, Output
 from hostfork.errors import Code, HostError, HostforkError, PolicyError

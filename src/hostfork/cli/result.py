@@ -1,11 +1,16 @@
 """Where programs read how a run went: `--result FILE` and `--status-fd N`. stdout and stderr are the command's."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from hostfork.cli.output import PREFIX, Output, write_all
 from hostfork.errors import Code, HostforkError, PolicyError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def check_result(path: str) -> None:

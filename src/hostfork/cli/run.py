@@ -1,6 +1,6 @@
 """`hostfork run` as a verb: everything up to the first word that is no option is hostfork's, the rest the command's."""
 
-from typing import Any
+from __future__ import annotations
 
 import click
 
@@ -10,6 +10,10 @@ from hostfork.cli.options import CONTEXT, ENDING, RULES
 from hostfork.cli.output import Output
 from hostfork.cli.running import run
 from hostfork.cli.verb import options, verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MANUAL = Manual(
     about=(

@@ -1,6 +1,6 @@
 """`hostfork run` at work: the request, the run, what is said and written about it. No command-line library."""
 
-from typing import Any
+from __future__ import annotations
 
 from hostfork import api
 from hostfork.cli.asking import descriptor, request_from, usage
@@ -12,6 +12,10 @@ from hostfork.errors import Code, WorkloadError
 from hostfork.lifecycle.events import Collecting, EndedCommand, Event, Planned, StartedCommand
 from hostfork.lifecycle.record import Outcome
 from hostfork.lifecycle.request import Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def run(output: Output, command: tuple[str, ...], options: dict[str, Any]) -> int:

@@ -1,5 +1,7 @@
 """`hostfork setup`: shows what this machine lacks for ordinary users; root installs it and can take it back."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import shutil

@@ -1,5 +1,7 @@
 """`hostfork show`: all that is known about one fork."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from hostfork import api

@@ -3,6 +3,8 @@
 All of it goes to stderr; nothing at all when nothing changed and nothing is weaker.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Sequence
 

@@ -5,6 +5,8 @@ runs, the signals are blocked and read one by one; the command has its own (sign
 terminal is taken back if it was ours at the start.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 from collections.abc import Callable
@@ -45,7 +47,7 @@ class Terminal:
         self._leads = os.getsid(0) == os.getpid()
         self._interrupted = False
 
-    def __enter__(self) -> "Terminal":
+    def __enter__(self) -> Terminal:
         for number in self._ends:
             self._previous[number] = signal.signal(number, self._interrupt)
         # Never stopped half way: a stop is passed to the command, and hostfork follows it.

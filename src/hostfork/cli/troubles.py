@@ -3,6 +3,8 @@
 Words in backquotes are typed. A message of an error is more exact than what stands here: it has the path.
 """
 
+from __future__ import annotations
+
 from hostfork.errors import Code
 from hostfork.values import frozen
 

@@ -4,9 +4,10 @@ A verb's function gets an `Output` and its own options, and gives the exit statu
 three examples, and the options in the order of use.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import click
 
@@ -15,6 +16,10 @@ from hostfork.cli.look import wrapped
 from hostfork.cli.manual import Example, Manual
 from hostfork.cli.options import Option
 from hostfork.cli.output import Output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 COLOURS = ("auto", "always", "never")
 

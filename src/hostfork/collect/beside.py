@@ -1,5 +1,7 @@
 """The base beside a tree that is compared with it: read as it is, never opened by force."""
 
+from __future__ import annotations
+
 import os
 from contextlib import ExitStack
 
@@ -28,7 +30,7 @@ class BaseFolder:
     def all(self) -> list[str]:
         return os.listdir(self.folder) if self.folder >= 0 else []
 
-    def __enter__(self) -> "BaseFolder":
+    def __enter__(self) -> BaseFolder:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,5 +1,7 @@
 """How a fork differs from its base, as values."""
 
+from __future__ import annotations
+
 from hostfork.values import frozen
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 

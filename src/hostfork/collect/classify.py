@@ -1,5 +1,7 @@
 """Who usually makes such a change, which ignored folder it lies in, and whether the host runs the file by itself."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from fnmatch import translate
 from functools import cache

@@ -1,5 +1,7 @@
 """Copying entries into a folder that is being made, with all metadata; what may not or cannot be made is noted."""
 
+from __future__ import annotations
+
 import errno
 import os
 import stat

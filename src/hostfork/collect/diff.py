@@ -4,9 +4,10 @@ A path whose base is gone gets a sentence instead of a patch: never a patch agai
 Folders, FIFOs, sockets, devices, owners and attributes have no place in git's format.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from hostfork.collect.changeset import Change
 from hostfork.collect.difference import relative_to
@@ -14,6 +15,7 @@ from hostfork.collect.lines import Hunk, compare_lines, hunks, split_lines
 from hostfork.collect.manifest import StatManifest
 from hostfork.collect.reader import TreeReader, read_small
 from hostfork.collect.walk import Place
+from hostfork.helper.shapes import NamedTuple
 from hostfork.vocabulary import ChangeKind, EntryKind
 
 _LARGEST = 64 << 20

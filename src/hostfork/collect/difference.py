@@ -3,6 +3,8 @@
 Times are never a difference, nor is which paths share an inode: overlayfs splits a hard link at the first write.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable
 

@@ -4,11 +4,12 @@ A tree is made in a folder beside the destination and renamed at the end: it is 
 left out unless `special` asks for it: devices, sockets, set-uid and set-gid bits of files, file capabilities.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import BinaryIO, NamedTuple
 
 from hostfork.collect.changeset import Changeset
 from hostfork.collect.copying import TreeCopy, remove_tree
@@ -19,7 +20,12 @@ from hostfork.collect.reader import TreeReader
 from hostfork.collect.store import to_json
 from hostfork.collect.walk import FOLDER, failure
 from hostfork.errors import Code, CollectError
+from hostfork.helper.shapes import NamedTuple
 from hostfork.vocabulary import ChangeKind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 _LIST = "changes.json"
 
@@ -34,22 +40,26 @@ def export_tree(
     whole: bool,
     manifest: StatManifest | None = None,
     special: bool = False,
+    stage: str | None = None,
 ) -> tuple[str, ...]:
     """Make `destination` the final visible content. A private file comes to lie in it under its own name.
 
     `whole`: all of it is in `delta`; else the rest comes from `base`, each file checked against `manifest` where there
-    is one. Returns the relative paths of what was left out or not made with all its metadata. Raises CollectError
-    (`collect.destination`, `base.gone`, `collect.failed`); then nothing was made.
+    is one. `stage`: what the folder beside the destination is called. Returns the relative paths of what was left out
+    or not made with all its metadata. Raises CollectError (`collect.destination`, `base.gone`, `collect.failed`); then
+    nothing was made.
     """
-    with _staged(destination) as stage:
-        own = os.fstat(stage)
+    with _staged(destination, stage) as opened:
+        own = os.fstat(opened)
         walk = FinalWalk(base, delta, changes, at, omit, whole, manifest, (own.st_dev, own.st_ino))
-        left_out = _copy(_named(walk, at), stage, special)
+        left_out = _copy(_named(walk, at), opened, special)
         walk.raise_if_gone()
     return (*left_out, *walk.unreadable)
 
 
-def export_changes(delta: str, changes: Changeset, at: str, destination: str, special: bool = False) -> tuple[str, ...]:
+def export_changes(
+    delta: str, changes: Changeset, at: str, destination: str, special: bool = False, stage: str | None = None
+) -> tuple[str, ...]:
     """Make `destination` hold what was created or changed, and `changes.json`, which alone tells of deletions.
 
     Returns and raises as `export_tree`.
@@ -64,9 +74,9 @@ def export_changes(delta: str, changes: Changeset, at: str, destination: str, sp
             path=os.path.join(destination, _LIST),
             hint="export the whole content, or as a tar stream",
         )
-    with _staged(destination) as stage:
-        _write_list(stage, changes)
-        return _copy(_changed_entries(delta, changes, at), stage, special)
+    with _staged(destination, stage) as opened:
+        _write_list(opened, changes)
+        return _copy(_changed_entries(delta, changes, at), opened, special)
 
 
 class Part(NamedTuple):
@@ -173,14 +183,14 @@ def _write_list(stage: int, changes: Changeset) -> None:
 
 
 @contextmanager
-def _staged(destination: str) -> Iterator[int]:
+def _staged(destination: str, stage: str | None) -> Iterator[int]:
     """A new folder beside the destination, which takes the destination's place at the end, or is removed."""
     destination = os.path.abspath(destination)
     parent, name = os.path.split(destination)
     made = _make_parents(parent, destination)
     with _making(destination):
         folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    stage = f".hostfork-export-{os.getpid()}-{os.urandom(4).hex()}"
+    stage = stage or f".hostfork-export-{os.getpid()}-{os.urandom(4).hex()}"
     published = False
     try:
         _refuse_unless_empty(folder, name, destination)

@@ -1,5 +1,7 @@
 """Which kind of filesystem a path lies on, from the kernel's own list of mounts."""
 
+from __future__ import annotations
+
 import os
 
 

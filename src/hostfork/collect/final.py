@@ -3,16 +3,18 @@
 Names come from folders that are open, one level at a time, so that none holds a slash and no symlink is followed.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import NamedTuple
 
 from hostfork.collect.changeset import Change, Changeset
 from hostfork.collect.difference import below, relative_to
 from hostfork.collect.manifest import StatManifest
 from hostfork.collect.walk import Place, opened_folder, root_place
 from hostfork.errors import Code, CollectError
+from hostfork.helper.shapes import NamedTuple
 from hostfork.vocabulary import ChangeKind, EntryKind
 
 

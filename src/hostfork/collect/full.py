@@ -1,8 +1,9 @@
 """Everything that a tree holds, read byte by byte: the reference that the fast ways of finding changes must equal."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from hostfork.collect.changeset import Change
 from hostfork.collect.difference import below, between, created, deleted, joined
@@ -12,6 +13,7 @@ from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, fa
 from hostfork.values import frozen
 from hostfork.vocabulary import EntryKind
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from blake3 import blake3
 
@@ -99,7 +101,7 @@ class FullScan:
         return self._digests[inode]
 
 
-def _hash_file(file: int, state: "blake3") -> bytes:
+def _hash_file(file: int, state: blake3) -> bytes:
     while chunk := os.read(file, _CHUNK):
         state.update(chunk)
     return state.digest()

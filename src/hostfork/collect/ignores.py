@@ -8,10 +8,12 @@ Loading pathspec takes longer than finding some changes. A rule can match only a
 letters, so pathspec is asked, and loaded, for such paths alone.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from __future__ import annotations
 
 from hostfork.collect.difference import below
+from hostfork.helper.shapes import Protocol
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
@@ -112,7 +114,7 @@ class Ignores:
         return _Rules(lines) if lines else None
 
 
-def _patterns(line: str) -> "list[GitIgnoreSpecPattern]":
+def _patterns(line: str) -> list[GitIgnoreSpecPattern]:
     """The rule of one line; none for a malformed one, which git ignores too, and for one that is costly to match."""
     from re import error as bad_expression
     from warnings import catch_warnings, simplefilter

@@ -6,6 +6,8 @@ a folder marked `user.overlay.opaque=y` hides everything that the base has in it
 overlayfs.rst). The base is read in the host's folder, beside each folder of the upper one.
 """
 
+from __future__ import annotations
+
 import os
 import stat
 from contextlib import ExitStack
@@ -146,7 +148,7 @@ class LayerFinal:
             self._hidden[folder] = hidden
         return self._hidden[folder]
 
-    def __enter__(self) -> "LayerFinal":
+    def __enter__(self) -> LayerFinal:
         return self
 
     def __exit__(self, *_: object) -> None:

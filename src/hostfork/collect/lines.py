@@ -1,6 +1,8 @@
 """Which lines differ between two texts, in bounded time: exact for what people edit, coarse for huge rewrites."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from hostfork.helper.shapes import NamedTuple
 
 _CONTEXT = 3
 _MOST_WORK = 4_000_000

@@ -4,13 +4,15 @@ A `StatManifest` is made while a tree is copied: for each entry the identity of 
 afterwards one stat walk finds what was touched, without reading a byte of what was not.
 """
 
+from __future__ import annotations
+
 import os
 from array import array
 from collections.abc import Iterator
 from types import TracebackType
-from typing import NamedTuple
 
 from hostfork.errors import Code, CollectError
+from hostfork.helper.shapes import NamedTuple
 from hostfork.vocabulary import EntryKind
 
 _MAGIC = 0x31_74_61_74_73_66_68_01
@@ -117,7 +119,7 @@ class StatManifestWriter:
         for append, value in zip(self._append, taken + identity + made, strict=True):
             append(value)
 
-    def __enter__(self) -> "StatManifestWriter":
+    def __enter__(self) -> StatManifestWriter:
         return self
 
     def __exit__(
@@ -148,7 +150,7 @@ class StatManifestWriter:
 class StatManifest:
     """What `StatManifestWriter` wrote. Columns are arrays and names stay unsorted, so that loading costs a read."""
 
-    def __init__(self, columns: dict[str, "array[int]"], names: list[str], root: int) -> None:
+    def __init__(self, columns: dict[str, array[int]], names: list[str], root: int) -> None:
         self._columns = columns
         self._names = names
         self._root = root
@@ -159,7 +161,7 @@ class StatManifest:
         self._last: tuple[str | None, dict[str, int]] = (None, {})
 
     @classmethod
-    def load(cls, path: str) -> "StatManifest":
+    def load(cls, path: str) -> StatManifest:
         """Read a manifest. Raises CollectError `collect.failed` if it is missing or not whole."""
         try:
             with open(path, "rb") as file:
@@ -180,10 +182,10 @@ class StatManifest:
             ) from error
 
     @classmethod
-    def _parse(cls, data: memoryview) -> "StatManifest":
+    def _parse(cls, data: memoryview) -> StatManifest:
         place = 0
 
-        def take(code: str, count: int) -> "array[int]":
+        def take(code: str, count: int) -> array[int]:
             nonlocal place
             column = array(code)
             size = column.itemsize * count
@@ -228,7 +230,7 @@ class StatManifest:
         names = self._names
         return {names[index]: index for index in order}
 
-    def signature(self) -> tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]:
+    def signature(self) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
         """Columns of the copy: ctime, mtime, inode, size, mode.
 
         An entry whose ctime lies in the last tick before the manifest was written has the ctime -1: the kernel may

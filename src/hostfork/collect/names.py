@@ -3,6 +3,8 @@
 A table in Python, because reading TOML costs more than the whole scan of a small change.
 """
 
+from __future__ import annotations
+
 SOURCE_FILES = (
     "Cargo.lock",
     "Gemfile.lock",

@@ -9,6 +9,8 @@ An inode number says nothing where a folder or a nested subvolume was put in ano
 where the clock was set back: there every entry is compared with the base's entry of the same path.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,5 +1,7 @@
 """Looking up paths in a tree, component by component through open folders, never through a symlink."""
 
+from __future__ import annotations
+
 import os
 
 from hostfork.collect.walk import Place, open_file, opened_folder, root_place
@@ -67,7 +69,7 @@ class TreeReader:
             self._root_context.__exit__(None, None, None)
             self._root = None
 
-    def __enter__(self) -> "TreeReader":
+    def __enter__(self) -> TreeReader:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,12 +6,14 @@ the fork, and `omit` holds relative paths that are no part of it (stand-ins unde
 Raises CollectError.
 """
 
+from __future__ import annotations
+
 import os
-from typing import TYPE_CHECKING
 
 from hostfork.collect.changeset import Changeset
 from hostfork.collect.walk import failure, root_place
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -39,7 +41,7 @@ def scan_layer(upper: str, base: str, at: str, omit: tuple[str, ...] = ()) -> Ch
 
 
 def scan_tree(
-    tree: str, manifest: "StatManifest", base: str, at: str, omit: tuple[str, ...] = (), kept: bool = False
+    tree: str, manifest: StatManifest, base: str, at: str, omit: tuple[str, ...] = (), kept: bool = False
 ) -> Changeset:
     """The changes in a copied tree: a stat walk against the manifest of the copy, content only where that differs.
 
@@ -64,7 +66,7 @@ def scan_pair(
     base: str,
     at: str,
     omit: tuple[str, ...] = (),
-    touched: "Collection[bytes] | None" = None,
+    touched: Collection[bytes] | None = None,
     since: int | None = None,
 ) -> Changeset:
     """The changes between a private tree and its kept base of the same inode numbers, such as two snapshots.
@@ -90,7 +92,7 @@ def scan_pair(
         raise failure(f"the changes of {at} cannot be read", error.filename or tree, error) from error
 
 
-def full_manifest(root: str, omit: tuple[str, ...] = (), ours: bool = False) -> "FullManifest":
+def full_manifest(root: str, omit: tuple[str, ...] = (), ours: bool = False) -> FullManifest:
     """Everything in a tree: content by BLAKE3, link targets, mode, owner, attributes, ACLs, devices; no times.
 
     `ours`: a private tree; what the fork closed to its owner is opened for the moment of reading.
@@ -106,14 +108,14 @@ def full_manifest(root: str, omit: tuple[str, ...] = (), ours: bool = False) -> 
     return FullManifest(scan.entries, scan.ignore_files)
 
 
-def compare(before: "FullManifest", after: "FullManifest", at: str) -> Changeset:
+def compare(before: FullManifest, after: FullManifest, at: str) -> Changeset:
     """The changes between two full manifests."""
     from hostfork.collect.full import differences
 
     return _changeset(list(differences(before, after, at)), at, after)
 
 
-def _changeset(changes: "list[Change]", at: str, final: "Final") -> Changeset:
+def _changeset(changes: list[Change], at: str, final: Final) -> Changeset:
     """In order and with classes; a run that changed nothing does not pay for the tables."""
     if not changes:
         return Changeset(())

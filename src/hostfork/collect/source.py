@@ -4,6 +4,8 @@ A probe file in the pool gives the kernel's stamp at the start; at the end one s
 not older. Whatever would make that comparison worthless gives "not checked", never "unchanged".
 """
 
+from __future__ import annotations
+
 import os
 import stat
 import time

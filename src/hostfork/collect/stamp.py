@@ -1,5 +1,7 @@
 """The kernel's stamp at a fork's start, against which later writes are judged (see `source` and `pair`)."""
 
+from __future__ import annotations
+
 import os
 import time
 

@@ -1,11 +1,16 @@
 """Changesets as files of a fork's record, and in the public JSON shape."""
 
+from __future__ import annotations
+
 import os
-from typing import Any
 
 from hostfork.collect.changeset import Change, Changeset
 from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _SCHEMA = 1
 

@@ -1,5 +1,7 @@
 """A deterministic tar stream: PAX format, raw name bytes, nanoseconds, extended attributes, hard links."""
 
+from __future__ import annotations
+
 import os
 import stat
 import tarfile

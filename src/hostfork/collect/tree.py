@@ -5,6 +5,8 @@ copy, else with the source, while that is still what was copied; where it is not
 path counts as modified.
 """
 
+from __future__ import annotations
+
 import os
 from stat import S_IMODE, S_ISDIR
 
@@ -78,7 +80,7 @@ class TreeScan:
             self._enter(Place(folder, name), below(relative, name), depth + 1)
 
     def _touched(
-        self, folder: int, known: dict[str, int], omitted: "set[str] | tuple[()]"
+        self, folder: int, known: dict[str, int], omitted: set[str] | tuple[()]
     ) -> tuple[list[tuple[str, int, os.stat_result]], list[str], list[str]]:
         """The names whose stat proves nothing, the folders to enter, and those that their owner has closed.
 

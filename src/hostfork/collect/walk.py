@@ -4,14 +4,16 @@ A `Place` is one name in an open folder. Whatever is done with it reaches that e
 a symlink in the tree at the same moment.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
 
 from hostfork.errors import Code, CollectError
+from hostfork.helper.shapes import NamedTuple
 from hostfork.vocabulary import EntryKind
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -3,13 +3,18 @@
 Everything is the caller's again, except that SIGPIPE and SIGXFSZ, which Python ignores, are at their defaults.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import signal
-from typing import NoReturn
 
 from hostfork.helper import syscalls
 from hostfork.helper.protocol import Context
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _SIGNALS = range(1, 65)
 _CANNOT_CHANGE = frozenset({9, 19})

@@ -5,12 +5,13 @@ not reach it. It reports stops and the end, passes signals on, and when the owne
 writes what happened to the journal and exits.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import select
 import signal
 import time
-from typing import NoReturn
 
 from hostfork.helper import context, syscalls
 from hostfork.helper.protocol import (
@@ -28,6 +29,10 @@ from hostfork.helper.protocol import (
     Stopped,
     TimedOut,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _SI_KERNEL = 0x80
 _AGAIN = 0.02
@@ -130,7 +135,7 @@ class Command:
         """Stops from before the exec."""
 
     @classmethod
-    def start(cls, plan: Context, tree: ProcessTree, channel: Channel) -> "Command":
+    def start(cls, plan: Context, tree: ProcessTree, channel: Channel) -> Command:
         """Fork the command; it stays in the caller's session and process group while the keeper leaves both."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         gate, opener = os.pipe2(os.O_CLOEXEC)

@@ -1,5 +1,7 @@
 """Namespaces and identity: what is gained for building the view, and given up before the command starts."""
 
+from __future__ import annotations
+
 import errno
 import os
 import signal

@@ -19,8 +19,15 @@ End of file without a whole plan means: exit, nothing was started. NamedTuples, 
 are felt in every run. Paths are `str` with surrogateescape, so that JSON carries every byte.
 """
 
+from __future__ import annotations
+
 import sys
-from typing import Any, NamedTuple
+
+from hostfork.helper.shapes import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SCHEMA = 1
 GRACE = 2.0

@@ -12,6 +12,8 @@ context      the working directory is entered by its path
 exec         the keeper forks the command
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
@@ -65,7 +67,7 @@ def _carry_out(plan: ViewPlan, channel: Channel) -> None:
     keeper.keep(command, tree, channel, owner, journal, plan.limit)
 
 
-def _build(plan: ViewPlan, steps: "_Steps") -> None:
+def _build(plan: ViewPlan, steps: _Steps) -> None:
     steps.begin("namespaces")
     privileges.make_namespaces(plan.identity)
     steps.begin("idmap")

@@ -5,9 +5,14 @@ The only file that uses ctypes. Numbers of the new mount API are the same on x86
 This module does not decide anything and keeps no state but the loaded C library.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
-from typing import Any, ClassVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000

@@ -4,6 +4,8 @@ The order matters (an overlay whose upper folder lies on a read-only mount is EI
 cloned). Nothing is created in a tree of the host's; a target that is not there is an error.
 """
 
+from __future__ import annotations
+
 import os
 
 from hostfork.helper import syscalls

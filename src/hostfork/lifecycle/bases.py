@@ -5,8 +5,9 @@ at once more: one that the host wrote since the fork's start is no base any more
 stored, in the same form as the base of a copy.
 """
 
+from __future__ import annotations
+
 import os
-from typing import TYPE_CHECKING
 
 from hostfork.collect.changeset import Change, Changeset
 from hostfork.lifecycle.prepare import base_file
@@ -16,6 +17,7 @@ from hostfork.lifecycle.store import ForkFolder, as_fork_error
 from hostfork.values import replace
 from hostfork.vocabulary import Access, EntryKind
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostfork.collect.stamp import Probe
 
@@ -29,7 +31,7 @@ def remember(fork: ForkFolder, record: Record, found: dict[str, Changeset], prob
     return known
 
 
-def _of_path(fork: ForkFolder, path: PathRecord, changeset: Changeset, probe: "Probe | None") -> Changeset:
+def _of_path(fork: ForkFolder, path: PathRecord, changeset: Changeset, probe: Probe | None) -> Changeset:
     from hostfork.collect.manifest import StatManifestWriter
 
     changes = []
@@ -47,7 +49,7 @@ def _of_path(fork: ForkFolder, path: PathRecord, changeset: Changeset, probe: "P
     return Changeset(tuple(changes))
 
 
-def _source(change: Change, probe: "Probe | None") -> os.stat_result | None:
+def _source(change: Change, probe: Probe | None) -> os.stat_result | None:
     """The source of a change, if there was one and it is still what the fork started from."""
     if change.was is None:
         return None

@@ -3,9 +3,10 @@
 Which way they are found follows from where the storage says the content lies, never from a mechanism's name.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, ForkError, StorageError
@@ -19,6 +20,7 @@ from hostfork.storage.contract import Content, Delta, FullTree, Layer
 from hostfork.values import replace
 from hostfork.vocabulary import Access, BaseContent, ChangeKind, EntryKind, SourceChanged
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostfork.collect.manifest import StatManifest
     from hostfork.collect.stamp import Probe
@@ -55,7 +57,7 @@ def delta_of(content: Content) -> str:
     return content.upper if isinstance(content, Layer) else content.tree
 
 
-def base_of(fork: ForkFolder, path: PathRecord) -> "StatManifest | None":
+def base_of(fork: ForkFolder, path: PathRecord) -> StatManifest | None:
     """The stat manifest of the base, where one was taken."""
     from hostfork.collect.manifest import StatManifest
 
@@ -63,7 +65,7 @@ def base_of(fork: ForkFolder, path: PathRecord) -> "StatManifest | None":
     return StatManifest.load(file) if os.path.exists(file) else None
 
 
-def base_side(fork: ForkFolder, path: PathRecord, content: Content) -> "tuple[str, StatManifest | None]":
+def base_side(fork: ForkFolder, path: PathRecord, content: Content) -> tuple[str, StatManifest | None]:
     """Where the base's content is read, and what tells whether it still is the base; None where it is kept."""
     if isinstance(content, FullTree) and content.base is not None:
         return content.base, None
@@ -194,7 +196,7 @@ def check_sources(record: Record, probes: Probes, warn: Callable[[str], None]) -
     return replace(record, paths=tuple(paths))
 
 
-def _checked(path: PathRecord, pool: str, probe: "Probe | None", warn: Callable[[str], None]) -> SourceChanged:
+def _checked(path: PathRecord, pool: str, probe: Probe | None, warn: Callable[[str], None]) -> SourceChanged:
     if probe is None:
         warn(f"whether the host changed {path.written} meanwhile was not checked: its disk was busy at the start")
         return SourceChanged.NOT_CHECKED

@@ -1,5 +1,7 @@
 """What the command inherits from its caller: environment, working directory, descriptors, umask, signals."""
 
+from __future__ import annotations
+
 import os
 import signal
 
@@ -23,7 +25,7 @@ class Caller:
     umask: int
 
     @classmethod
-    def current(cls) -> "Caller":
+    def current(cls) -> Caller:
         """This process as it is now."""
         seen = (number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN)
         ignored = frozenset((*seen, *filter(is_ignored, _LIBRARYS)))

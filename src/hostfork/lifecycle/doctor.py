@@ -3,18 +3,22 @@
 Every trial does the real thing in hostfork's own state folder and leaves nothing.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from hostfork.errors import HostforkError
 from hostfork.values import frozen
 from hostfork.vocabulary import Guarantee, Mechanism
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from hostfork.storage.contract import Refusal
     from hostfork.workload.launch import Helper
 
@@ -91,7 +95,7 @@ def _ownership() -> Capability:
         helper.abandon()
 
 
-def _owned_by_group(helper: "Helper") -> Capability:
+def _owned_by_group(helper: Helper) -> Capability:
     """One of three: a group in the caller's own, a group in a scope of the user's systemd manager, the subreaper."""
     from hostfork.workload.cgroup import Group
 
@@ -226,7 +230,7 @@ def _mechanism(mechanism: Mechanism, guarantee: Guarantee | None, folder: str) -
     return Capability(name, True, how, follows)
 
 
-def _btrfs_remedy(refusal: "Refusal", folder: str) -> str | None:
+def _btrfs_remedy(refusal: Refusal, folder: str) -> str | None:
     """Where a user may not take or remove a snapshot on Btrfs."""
     if refusal.errno != errno.EPERM or _filesystem(folder) != "btrfs":
         return None

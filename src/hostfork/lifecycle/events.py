@@ -1,5 +1,7 @@
 """What a run tells while it goes on, as values: the command line prints them, a program may do what it likes."""
 
+from __future__ import annotations
+
 from hostfork.lifecycle.record import Status
 from hostfork.policy.plan import Plan
 from hostfork.values import frozen

@@ -1,5 +1,7 @@
 """Names for forks: easy to say, to type and to complete."""
 
+from __future__ import annotations
+
 import os
 import re
 

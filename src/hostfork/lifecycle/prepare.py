@@ -1,5 +1,7 @@
 """Makes what a plan says: the fork's record first, then its private storage, each thing named before it is made."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable

@@ -6,15 +6,19 @@ wait for that: what is not there in time is not compared, and that is said at th
 kept, a stamp of the pool is written down when all is made and the command starts: what that writes is not older.
 """
 
+from __future__ import annotations
+
 import os
 import threading
-from typing import TYPE_CHECKING, Any
 
 from hostfork.lifecycle.record import Record
 from hostfork.lifecycle.store import ForkFolder
 from hostfork.vocabulary import BaseContent, SourceChanged
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from hostfork.collect.stamp import Probe
 
 _PATIENCE = 0.05
@@ -35,7 +39,7 @@ class Probes:
         self._pool: tuple[str, str] | None = None
 
     @classmethod
-    def since(cls, record: Record, start: float) -> "Probes":
+    def since(cls, record: Record, start: float) -> Probes:
         """For recovery, where the owner's stamps are gone: `start`, seconds of the clock when the fork was made.
 
         The kernel's stamps may lie some milliseconds behind the clock.
@@ -67,7 +71,7 @@ class Probes:
         if self._pool is not None:
             _write_stamp(*self._pool)
 
-    def of(self, path: str) -> "Probe | None":
+    def of(self, path: str) -> Probe | None:
         """The stamp of a path, None where it was not there in time."""
         return self._taken.get(path)
 

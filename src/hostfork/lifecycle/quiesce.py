@@ -4,12 +4,13 @@ A guard does it: a shell in a session of its own that runs the command, waits un
 undoes everything. So whatever ends the owner ends the quiescing; where the guard is ended too, recovery undoes it.
 """
 
+from __future__ import annotations
+
 import fcntl
 import os
 import select
 import signal
 from types import TracebackType
-from typing import Any
 
 from hostfork.errors import Code, HostError, HostforkError, PolicyError
 from hostfork.lifecycle.record import PathRecord, Record
@@ -21,6 +22,10 @@ from hostfork.policy.sharing import open_files
 from hostfork.vocabulary import Access
 from hostfork.workload.freeze import freezable, freeze, is_frozen
 from hostfork.workload.identity import ProcessIdentity, boot_id, identify
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _LIFE, _SAID, _STATUS, _JOURNAL = 0, 1, 3, 4
 """The guard's descriptors: the owner's life, hostfork's stderr, where it tells the command's status, the journal."""
@@ -58,7 +63,7 @@ class Quiesced:
         self._fork, self._plan, self._record = fork, plan, record
         self._guard: _Guard | None = None
 
-    def __enter__(self) -> "Quiesced":
+    def __enter__(self) -> Quiesced:
         quiesce = self._plan.quiesce
         if not quiesce:
             return self

@@ -1,5 +1,7 @@
 """What one run is asked to do, as programs and the command line say it."""
 
+from __future__ import annotations
+
 from enum import Enum, unique
 
 from hostfork.policy.rules import RuleOptions

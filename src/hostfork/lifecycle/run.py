@@ -7,6 +7,8 @@
 An error before the command exists leaves nothing. After that nothing of its changes is lost.
 """
 
+from __future__ import annotations
+
 import os
 
 from hostfork.lifecycle import events

@@ -5,12 +5,17 @@ where their number is limited to none. Nothing else is ever written. `Machine` n
 its own.
 """
 
+from __future__ import annotations
+
 import os
-from typing import Any
 
 from hostfork.errors import Code, HostError
 from hostfork.values import frozen
 from hostfork.workload.spawn import helper_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MARK = "# made by `hostfork setup`; `hostfork setup --undo` removes it"
 _FORMER = "# before: "

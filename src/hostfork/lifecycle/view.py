@@ -4,6 +4,8 @@ Mount points that a path needs inside a fresh tree (a scratch folder, a tmpfs, a
 hostfork's own storage; private trees have them already, since they hold what the host holds.
 """
 
+from __future__ import annotations
+
 import os
 import stat
 

@@ -3,6 +3,8 @@
 Inside the view such a path is still the host's. Hard links and /proc/PID/root are further ones that no mount shows.
 """
 
+from __future__ import annotations
+
 from hostfork.policy.layout import Layout, Placed
 from hostfork.policy.mounts import MountEntry
 from hostfork.policy.paths import beneath, components, join, relative, within

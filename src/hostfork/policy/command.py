@@ -1,5 +1,7 @@
 """Which program a command name means, found as execvp(3) does on the host, and whether a fork can run it."""
 
+from __future__ import annotations
+
 import os
 import stat
 

@@ -1,5 +1,7 @@
 """What is refused before anything is made, and how it is said: promises that were demanded, mechanisms, namespaces."""
 
+from __future__ import annotations
+
 import errno
 from collections.abc import Mapping
 

@@ -36,10 +36,11 @@
 TOML is UTF-8; a path or value of other bytes is written `{ base64 = "…" }` and taken literally.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, TypeVar
 
 from hostfork.errors import Code, PolicyError
 from hostfork.policy.options import check_quiesce, parse_duration, parse_require, parse_size
@@ -47,6 +48,13 @@ from hostfork.policy.paths import normal
 from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Quiesce, Rule
 from hostfork.values import frozen
 from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    Word = TypeVar("Word", bound=Enum)
+    Value = TypeVar("Value")
 
 SCHEMA = 1
 
@@ -67,8 +75,6 @@ _TOP = {
 _RULE = {"path", "access", "mechanism", "guarantee", "tmpfs-size", "optional"}
 
 Key = tuple[str | int, ...]
-Word = TypeVar("Word", bound=Enum)
-Value = TypeVar("Value")
 
 
 @frozen

@@ -4,6 +4,8 @@ Values first; `observe` fills them. It reads /proc and tries nothing that could 
 made by the helper and handed in.
 """
 
+from __future__ import annotations
+
 import os
 import stat
 from collections.abc import Callable, Iterable

@@ -4,6 +4,8 @@ The nearest rule at or above a path wins. A rule that says what its surroundings
 folders are covered by rules that nobody asked for.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 from hostfork.errors import Code, HostforkError, PolicyError, StorageError

@@ -4,6 +4,8 @@ A key is looked for below its table's header, line by line. Where that is not su
 or text in a multi-line string looks like it too), there is no line: a wrong one is worse than none.
 """
 
+from __future__ import annotations
+
 
 def line_of(text: str, key: tuple[str | int, ...]) -> int | None:
     """The number of the line that holds `key`, counted from 1; the line of its table where the key is not there."""

@@ -4,6 +4,8 @@ A name is a shipped one, or a file if it holds a `/` or ends in `.toml`. Options
 the same path the option wins. Two different rules for one path from one origin contradict each other.
 """
 
+from __future__ import annotations
+
 import os
 
 from hostfork.errors import Code, PolicyError

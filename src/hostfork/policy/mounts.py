@@ -4,6 +4,8 @@ A mount can be there and not be reached: a later one on a folder above shadows i
 kernel does it, from the root down, from parent to child.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable
 

@@ -3,6 +3,8 @@
 Sentences name paths as the user wrote them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from hostfork.policy.demands import writers

@@ -5,6 +5,8 @@ anything else belongs to the path. One `:` at the end is taken off where what st
 would end in such a word; so `/a:copy:` is the path `/a:copy`, and `/a:` is the path `/a:`.
 """
 
+from __future__ import annotations
+
 import os
 
 from hostfork.errors import Code, PolicyError

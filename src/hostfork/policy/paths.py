@@ -4,6 +4,8 @@ Nothing is resolved here but what stands before a `..`: the kernel follows a sym
 `..` would name another folder.
 """
 
+from __future__ import annotations
+
 import os
 
 from hostfork.errors import Code, PolicyError

@@ -6,6 +6,8 @@ for rule, source in sources(policy, facts):    what needs storage
 plan = make_plan(policy, facts, choices)       what will be done, and why
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from hostfork.policy.aliases import aliases

@@ -1,5 +1,7 @@
 """What a plan says, as values: every path with mechanism and reason, what was refused, and what is worth knowing."""
 
+from __future__ import annotations
+
 from enum import Enum, unique
 
 from hostfork.policy.rules import Environment, Quiesce

@@ -1,5 +1,7 @@
 """What a user asks for, as values: a policy and its rules. Resolving and judging them is `plan`'s work."""
 
+from __future__ import annotations
+
 from enum import Enum, unique
 
 from hostfork.values import frozen

@@ -6,6 +6,8 @@ say where it starts, that sock_diag(7) gives the device and inode of that very f
 /proc/PID/fd, which shows this user's processes only.
 """
 
+from __future__ import annotations
+
 import os
 import stat
 from collections.abc import Iterator

@@ -9,6 +9,8 @@ A subvolume nested below the source is an empty folder in a snapshot: it gets a 
 they are not of one instant, and the guarantee is `independent`.
 """
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Collection

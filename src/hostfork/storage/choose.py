@@ -4,8 +4,9 @@
 mechanisms, a writable snapshot or clone comes first; preferring memory, an overlay over a frozen tree.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import cast
 
 from hostfork.storage import scratch
 from hostfork.storage.contract import KeyOwner, KeyState, Offer, Refusal, Source, Storage
@@ -99,7 +100,8 @@ def _order(mechanism: Mechanism | None, guarantee: Guarantee | None, prefer: Pre
 def storage_of(mechanism: Mechanism, guarantee: Guarantee | None = None) -> Storage:
     """The implementation of a mechanism that is in the table; `guarantee` tells a live overlay from a frozen one."""
     module, name = next(row for row in MECHANISMS if row[0] is mechanism and _is_asked(row[3], guarantee))[1:3]
-    return cast(Storage, getattr(import_module(module), name)())
+    storage: Storage = getattr(import_module(module), name)()
+    return storage
 
 
 def _is_asked(of_row: Guarantee | None, guarantee: Guarantee | None) -> bool:

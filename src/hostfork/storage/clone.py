@@ -3,6 +3,8 @@
 The module imports the standard library and `entry` only: worker programs load it too.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import os

@@ -1,5 +1,7 @@
 """Private storage as a full copy: works on every filesystem, independent of the source, taken over a period."""
 
+from __future__ import annotations
+
 import os
 
 from hostfork.errors import StorageError

@@ -4,15 +4,21 @@ Processes, not threads, since one interpreter runs one thread at a time; spawned
 threads and a large heap. A worker gets two open folders and the names to copy, and answers with outcomes and stats.
 """
 
+from __future__ import annotations
+
 import marshal
 import os
 import signal
 import struct
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
+from hostfork.helper.shapes import NamedTuple
 from hostfork.storage.entry import Outcome, Taken
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 BATCH = 64
 """Files in one message, about: few messages, since each wakes a process, and far below the kernel's limit of bytes."""

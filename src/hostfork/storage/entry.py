@@ -4,12 +4,15 @@ Nothing here follows a symlink or writes to the source; the source's access time
 this user (O_NOATIME). The module imports the standard library only: worker programs load it too.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat
 import time
 from enum import IntEnum, unique
-from typing import NamedTuple
+
+from hostfork.helper.shapes import NamedTuple
 
 TRIES = 3
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

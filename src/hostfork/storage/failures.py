@@ -1,5 +1,7 @@
 """The kernel's errors of storage, turned into typed ones: once, with the path, the sizes and the remedy."""
 
+from __future__ import annotations
+
 import errno
 import os
 

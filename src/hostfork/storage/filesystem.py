@@ -1,8 +1,11 @@
 """Which filesystem and mount a path lies on, by the mount id of an open descriptor (proc_pid_fdinfo(5))."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from hostfork.helper.shapes import NamedTuple
 
 
 class Filesystem(NamedTuple):

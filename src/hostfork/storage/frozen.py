@@ -9,6 +9,8 @@ As with any overlay, a base that holds 0:0 devices or overlayfs's own attributes
 deletions; that is looked for at its top alone.
 """
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Collection

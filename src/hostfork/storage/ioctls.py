@@ -5,11 +5,14 @@ mount option `user_subvol_rm_allowed`; INO_LOOKUP of a path, TREE_SEARCH and SYN
 OSError. Where it is not Btrfs that is ENOTTY.
 """
 
+from __future__ import annotations
+
 import fcntl
 import os
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from hostfork.helper.shapes import NamedTuple
 
 ROOT_INODE = 256
 """The inode number of every subvolume's root, and of nothing else on Btrfs (BTRFS_FIRST_FREE_OBJECTID)."""

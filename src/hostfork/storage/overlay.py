@@ -9,6 +9,8 @@ or overlayfs's own attributes somewhere below its top shows them as deletions; o
 not looked for here.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat

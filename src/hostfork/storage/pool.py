@@ -1,5 +1,7 @@
 """The pool: the folder that holds private storage. Made with mode 0700, and refused where others could get at it."""
 
+from __future__ import annotations
+
 import errno
 import os
 import stat

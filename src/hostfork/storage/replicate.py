@@ -8,12 +8,14 @@ into `links` beside the tree, and linked from there; the last name takes the fil
 many links as the original and a filesystem's limit is enough.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from hostfork.helper.shapes import NamedTuple
 from hostfork.storage.contract import Progress, Source, Witness
 from hostfork.storage.crew import BATCH, FOLDERS, Crew, Part, PartError
 from hostfork.storage.entry import Attributes, Copier, Outcome, Taken, Wanted, read_attributes

@@ -4,6 +4,8 @@ POOL/KIND/KEY/tree       the tree, a folder or a single entry
 POOL/KIND/KEY/reduced    it was reduced to what changed
 """
 
+from __future__ import annotations
+
 import os
 import stat
 import time

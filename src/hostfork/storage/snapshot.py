@@ -1,5 +1,7 @@
 """What the mechanisms over Btrfs snapshots do alike: what rules one out, taking one, removing what holds some."""
 
+from __future__ import annotations
+
 import errno
 import os
 import time

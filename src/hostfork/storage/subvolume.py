@@ -3,6 +3,8 @@
 Nothing here walks a tree but the removal by a user whom the kernel does not let delete a subvolume.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat

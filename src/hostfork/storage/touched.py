@@ -5,6 +5,8 @@ and every name that comes or goes, that of its folder. The kernel passes over th
 the base, so that this takes the time of the changes.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import stat

@@ -4,6 +4,8 @@ Prints the errno and the step that failed; a status of 0 means that the kernel m
 since a process with threads cannot enter a user namespace, and nobody else's mounts may change.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 

@@ -3,15 +3,19 @@
 Started by `crew`. It ends with its owner.
 """
 
+from __future__ import annotations
+
 import marshal
 import os
 import signal
 import socket
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from hostfork.storage.entry import Copier
 
 _INT = struct.calcsize("i")
@@ -56,7 +60,7 @@ def main(owner: int, kind: str) -> None:
             return
 
 
-def _copier(kind: str) -> "Copier":
+def _copier(kind: str) -> Copier:
     if kind == "clone":
         from hostfork.storage.clone import Cloner
 

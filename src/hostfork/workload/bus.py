@@ -3,15 +3,22 @@
 No bus is in between, so there is no Hello, and signals come without being asked for.
 """
 
+from __future__ import annotations
+
 import _socket
 import fcntl
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Literal
 
 from hostfork.values import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Order = Literal["little", "big"]
 
 METHOD_CALL, ERROR, SIGNAL = 1, 3, 4
 _FIELDS = {"path": (1, "o"), "interface": (2, "s"), "member": (3, "s"), "signature": (8, "g")}
@@ -19,7 +26,6 @@ _MEMBER = 3
 _LONGEST = 1 << 20
 """More than any message of a manager."""
 
-Order = Literal["little", "big"]
 Put = Callable[[bytearray], None]
 """Writes one value behind those that are there; alignment counts from the beginning."""
 
@@ -30,7 +36,7 @@ class Message:
 
     kind: int
     member: str
-    body: "Reader"
+    body: Reader
 
 
 class Connection:
@@ -138,7 +144,7 @@ class Connection:
 class Reader:
     """Reads values from the beginning of a message's part on. What is cut short reads as zeroes and short strings."""
 
-    def __init__(self, content: bytes, order: "Order", place: int = 0) -> None:
+    def __init__(self, content: bytes, order: Order, place: int = 0) -> None:
         self.order = order
         self.place = place
         self._content = content

@@ -3,6 +3,8 @@
 Direct file writes. The place of the cgroup2 mount comes from mountinfo. Nothing here decides what is done without one.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import select
@@ -85,7 +87,7 @@ class Group:
     path: str
 
     @classmethod
-    def make(cls, parent: str, name: str) -> "Group":
+    def make(cls, parent: str, name: str) -> Group:
         """Make the group. Raises OSError, FileExistsError where one of that name is there."""
         group = cls(f"{parent}/hostfork-{name}")
         os.mkdir(group.path)

@@ -4,6 +4,8 @@ The freezer waits for system calls in flight, seconds in a large write: so there
 then is named.
 """
 
+from __future__ import annotations
+
 import os
 import select
 import time

@@ -4,6 +4,8 @@ The start time is in clock ticks since boot (proc_pid_stat(5), field 22); it mea
 from hostfork.values import frozen
 """
 
+from __future__ import annotations
+
 from hostfork.values import frozen
 
 

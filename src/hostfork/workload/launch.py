@@ -4,12 +4,13 @@ The helper is an executable file of its own, spawned before anything heavy is im
 signals are blocked in it from the start, so that a Ctrl-C cannot end it half way.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from hostfork.errors import Code, CommandError, HostforkError, ViewError, WorkloadError
 from hostfork.helper.protocol import Channel, Executed, Failed, Finish, Ready, Started, Step, ViewPlan
@@ -17,6 +18,7 @@ from hostfork.values import frozen, replace
 from hostfork.workload import spawn
 from hostfork.workload.identity import ProcessIdentity, identify
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostfork.workload.cgroup import Place
     from hostfork.workload.scope import ScopeRequest
@@ -50,7 +52,7 @@ class Helper:
         """Told why it takes longer than a person expects."""
 
     @classmethod
-    def spawn(cls) -> "Helper":
+    def spawn(cls) -> Helper:
         """Start it with an explicit environment; a scope for it may be on its way. Raises ViewError `view.helper`."""
         if not sys.executable:
             raise ViewError(Code.VIEW_HELPER, "this program does not know its Python interpreter")
@@ -64,7 +66,7 @@ class Helper:
         return cls.of(pid, channel)
 
     @classmethod
-    def of(cls, pid: int, channel: int) -> "Helper":
+    def of(cls, pid: int, channel: int) -> Helper:
         """A helper that was just started, by its pid and our end of the channel."""
         helper = cls(pid, Channel(channel))
         try:
@@ -89,7 +91,7 @@ class Helper:
         if self._place.parent is None:
             self._scope = ScopeRequest(manager, self.pid)
 
-    def place(self) -> "Place":
+    def place(self) -> Place:
         """Where the fork's own group can be made: in the caller's own group, else in the scope around the helper."""
         from hostfork.workload.cgroup import find_place
 
@@ -197,7 +199,7 @@ class Helper:
         )
 
 
-def _in_scope(pid: int, scope: "ScopeRequest", own: "Place", late: Callable[[str], None] | None) -> "Place":
+def _in_scope(pid: int, scope: ScopeRequest, own: Place, late: Callable[[str], None] | None) -> Place:
     """The place in the scope; where there is none, the reason that is known for `own` and why."""
     from hostfork.workload.cgroup import find_place
 

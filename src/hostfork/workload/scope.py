@@ -6,6 +6,8 @@ is started in between, the helper stays the child that it is, and gets ready mea
 process.
 """
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable

@@ -3,6 +3,8 @@
 `signal` and `socket` would bring `enum` along, 3 ms in which the helper could be getting ready on another processor.
 """
 
+from __future__ import annotations
+
 import _signal  # type: ignore[import-not-found]  # typeshed knows only `signal`
 import _socket
 import fcntl

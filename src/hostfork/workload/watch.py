@@ -3,14 +3,16 @@
 Signals come from a `SignalSource` that only the command line provides; a program that calls the API keeps its own.
 """
 
+from __future__ import annotations
+
 import os
 import select
 import signal
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from hostfork.helper.protocol import GRACE, Channel, Exited, Follow, Signal, Stopped, TimedOut
+from hostfork.helper.shapes import Protocol
 from hostfork.values import frozen
 from hostfork.workload.cgroup import own_folder
 from hostfork.workload.launch import keeper_died
