@@ -14,7 +14,7 @@ import time
 
 from hostfork.errors import Code, StorageError
 from hostfork.storage.contract import KeyStage, KeyState, Removal, Usage
-from hostfork.storage.failures import failed
+from hostfork.storage.failures import failed, is_full
 from hostfork.storage.tree import OutOfTime, Pace, remove_tree
 from hostfork.vocabulary import Mechanism
 
@@ -99,9 +99,20 @@ class Keys:
         try:
             return tuple(_moved(name, key, folder) for name in (key, _NEW + key) if _there(name, folder))
         except OSError as error:
+            if is_full(error):
+                return self._erased_in_place(key, folder)
             raise failed(f"private storage {key} could not be set aside", self.path(key), error, "remove") from error
         finally:
             os.close(folder)
+
+    def _erased_in_place(self, key: str, folder: int) -> tuple[str, ...]:
+        """On a Btrfs that is full to the last block a rename has no room, where a removal has the kernel's reserve."""
+        for name in (key, _NEW + key):
+            try:
+                self._erase(name, folder, Pace())
+            except OSError as error:
+                raise _not_erased(os.path.join(self.folder, name), key, error) from error
+        return ()
 
     def erase(self, name: str, pace: Pace | None = None) -> Removal:
         """Erase what was set aside under `name`. Waits for another process that is at it.

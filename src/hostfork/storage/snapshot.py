@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -167,6 +168,9 @@ class SnapshotKeys(Keys):
             return Removal.GONE
         removed = Removal.GONE
         try:
+            # First: what holds only a part of its snapshots is no whole key.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(INSIDE, dir_fd=opened)
             for inner in os.listdir(opened):
                 if subvolume.is_root(inner, opened) and subvolume.erase(inner, opened, pace) is Removal.RECLAIMING:
                     removed = Removal.RECLAIMING
