@@ -8,8 +8,8 @@ kept, a stamp of the pool is written down when all is made and the command start
 
 from __future__ import annotations
 
+import _thread
 import os
-import threading
 
 from hostfork.lifecycle.record import Record
 from hostfork.lifecycle.store import ForkFolder
@@ -34,7 +34,8 @@ class Probes:
 
     def __init__(self) -> None:
         self._taken: dict[str, Any] = {}
-        self._threads: list[threading.Thread] = []
+        self._awaited: list[_thread.LockType] = []
+        """One lock a stamp, open when it was taken."""
         self._closed = False
         self._pool: tuple[str, str] | None = None
 
@@ -59,14 +60,15 @@ class Probes:
             self._pool = fork.file(_STAMP), record.pool
         for path in record.paths:
             if path.source_changed is SourceChanged.NOT_CHECKED:
-                thread = threading.Thread(target=self._take, args=(path.path, record.pool), daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                awaited = _thread.allocate_lock()
+                awaited.acquire()
+                self._awaited.append(awaited)
+                _thread.start_new_thread(self._take, (path.path, record.pool, awaited))
 
     def close(self) -> None:
         """The command starts now: later stamps would not show what the host wrote before them."""
-        for thread in self._threads:
-            thread.join(_PATIENCE)
+        for awaited in self._awaited:
+            awaited.acquire(timeout=_PATIENCE)
         self._closed = True
         if self._pool is not None:
             _write_stamp(*self._pool)
@@ -75,15 +77,17 @@ class Probes:
         """The stamp of a path, None where it was not there in time."""
         return self._taken.get(path)
 
-    def _take(self, path: str, pool: str) -> None:
+    def _take(self, path: str, pool: str, awaited: _thread.LockType) -> None:
         from hostfork.collect.stamp import make_probe
 
         try:
             probe = make_probe(path, pool)
+            if not self._closed:
+                self._taken[path] = probe
         except OSError:
-            return  # without a stamp nothing is claimed
-        if not self._closed:
-            self._taken[path] = probe
+            pass  # without a stamp nothing is claimed
+        finally:
+            awaited.release()
 
 
 def first_write(fork: ForkFolder, pool: str) -> int | None:

@@ -285,6 +285,8 @@ def _timeout(document: Document, value: object) -> float | None:
 
 
 def _quiesce(document: Document, table: dict[str, Any]) -> Quiesce:
+    if not table:
+        return Quiesce()  # a place in the file is looked for only where there is something
     names = ("command", "undo", "freeze")
     document.known(table, set(names), ("quiesce",))
     words = [document.plain(table[name], ("quiesce", name))[0] if name in table else None for name in names]
