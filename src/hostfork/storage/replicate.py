@@ -245,19 +245,15 @@ class Replica:
             part.close()
 
     def _took(self, relative: str, taken: Taken, source: int, name: str, target: int) -> None:
-        if taken.outcome is Outcome.LINKED and taken.source is not None:
+        if taken.copy is None and taken.source is not None:  # LINKED
             self._linked(relative, taken.source, source, name, target)
         else:
             self._note(relative, taken)
 
     def _note(self, relative: str, taken: Taken) -> None:
         """Count one outcome and tell the witness."""
-        if taken.outcome is Outcome.UNREADABLE:
-            return self._bad(self.unreadable, relative)
-        if taken.outcome is Outcome.UNSTABLE:
-            return self._bad(self.unstable, relative)
         if taken.source is None or taken.copy is None:
-            return None
+            return self._missed(relative, taken.outcome)
         self.files += 1
         self.bytes += taken.bytes
         if taken.unwritable:
@@ -267,6 +263,12 @@ class Replica:
         if self._progress is not None and self.files % _TELL == 0:
             self._progress(self.files, self.bytes)
         return None
+
+    def _missed(self, relative: str, outcome: Outcome) -> None:
+        if outcome is Outcome.UNREADABLE:
+            self._bad(self.unreadable, relative)
+        elif outcome is Outcome.UNSTABLE:
+            self._bad(self.unstable, relative)
 
     def _bad(self, paths: list[str], relative: str) -> None:
         paths.append(relative)
