@@ -1,5 +1,6 @@
 """What is observed: mounts and which of them a path lies on, paths, live sockets, FIFOs and files, limits."""
 
+import contextlib
 import os
 import random
 import socket
@@ -531,3 +532,20 @@ def test_neighbours_are_what_exists_and_can_be_written(user: Person) -> None:
     assert "/dev/shm" in found
     assert f"{user.home}/.cache" not in found
     assert f"{user.home}/.codex" not in found
+
+
+def test_threads_of_the_kernel_are_known_and_have_no_files() -> None:
+    """Every one that is passed over is really one; a process of anybody's is none."""
+    from hostfork.policy.sharing import _kernel_threads
+
+    threads = _kernel_threads()
+    assert str(os.getpid()) not in threads
+    for pid in threads:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                flags = int(file.read().rpartition(b")")[2].split()[6])
+        except FileNotFoundError:
+            continue  # it has ended
+        assert flags & 0x00200000
+    with contextlib.suppress(FileNotFoundError), open("/proc/2/comm", encoding="ascii") as file:
+        assert file.read() != "kthreadd\n" or len(threads) > 5

@@ -234,9 +234,9 @@ def _descriptors(roots: tuple[str, ...], wanted: set[int]) -> tuple[dict[int, in
     holders: dict[int, int] = {}
     fifos: dict[str, int] = {}
     files: list[OpenFile] = []
-    own = str(os.getpid())
+    without_files = {str(os.getpid()), *_kernel_threads()}
     for pid in os.listdir("/proc"):
-        if not pid.isdigit() or pid == own:
+        if not pid.isdigit() or pid in without_files:
             continue
         for number, target in _links(pid, starts, interesting):
             if target.startswith("socket:["):
@@ -244,6 +244,26 @@ def _descriptors(roots: tuple[str, ...], wanted: set[int]) -> tuple[dict[int, in
             else:
                 _sort_out(int(pid), number, target, fifos, files)
     return holders, fifos, files
+
+
+def _kernel_threads() -> list[str]:
+    """Pids of threads of the kernel, often most of what is in /proc: the children of its kthreadd.
+
+    None where pid 2 is somebody else, as in a pid namespace, or where the kernel does not tell children (proc(5)).
+    """
+    try:
+        with open("/proc/2/stat", "rb", buffering=0) as file:
+            flags = int(file.read(4096).rpartition(b")")[2].split()[6])
+        if not flags & _PF_KTHREAD:
+            return []
+        with open("/proc/2/task/2/children", "rb", buffering=0) as file:
+            return file.read(1 << 20).decode().split()
+    except (OSError, IndexError):
+        return []
+
+
+_PF_KTHREAD = 0x00200000
+"""include/linux/sched.h"""
 
 
 def _links(pid: str, starts: tuple[str, ...], interesting: set[str]) -> list[tuple[str, str]]:
