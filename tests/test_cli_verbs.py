@@ -51,7 +51,9 @@ def document(done):
 
 def test_no_forks_are_an_empty_answer(call):
     assert call("list", check=0).stdout == ""
-    assert check_schema("list", document(call("ls", "--json", check=0))) == {"schema": 1, "forks": [], "broken": []}
+    assert check_schema("list", document(call("ls", "--json", check=0))) == {
+        "schema": 1, "forks": [], "broken": [], "reclaiming": [],
+    }  # fmt: skip
 
 
 def test_a_fork_is_listed_and_shown(call, kept, project):
@@ -298,7 +300,7 @@ def test_discard_several_and_all(call, kept, project):
     assert refused.returncode == 125
     assert len(document(call("list", "--json"))["forks"]) == 3
     done = document(call("discard", "two", "three", "two", "--yes", "--json", check=0))
-    assert done == {"schema": 1, "discarded": ["two", "three"], "leftovers": []}
+    assert done == {"schema": 1, "discarded": ["two", "three"], "leftovers": [], "reclaiming": []}
     assert call("discard", "--all", "--yes", check=0).stdout == f"discarded {kept}\n"
     assert call("discard", "--all", "--yes", check=0).stdout == ""
 

@@ -8,20 +8,37 @@ of any program, any number at once: namespace work happens in a fresh helper pro
         for change in Fork.open(outcome.fork).diff().changes: ...
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 from hostfork.collect.changeset import Changeset
 from hostfork.lifecycle.context import Caller
-from hostfork.lifecycle.fork import BrokenFork, Fork
 from hostfork.lifecycle.prepare import Tell
-from hostfork.lifecycle.record import ForkProcess, Outcome, Recovered
+from hostfork.lifecycle.record import ForkProcess, Outcome, Reclaiming, Recovered
 from hostfork.lifecycle.request import ExportForm, Keep, Request
 from hostfork.policy.plan import Plan
 from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
-    "BrokenFork", "Caller", "ExportForm", "Fork", "ForkProcess", "Keep", "Outcome", "Plan", "Policy", "Recovered",
-    "Request", "RuleOptions", "SignalSource", "entries", "plan", "policies", "policy", "policy_text", "recover", "run",
+    "BrokenFork", "Caller", "ExportForm", "Fork", "ForkProcess", "Keep", "Outcome", "Plan", "Policy", "Reclaiming",
+    "Recovered", "Request", "RuleOptions", "SignalSource", "entries", "plan", "policies", "policy", "policy_text",
+    "reclaiming", "recover", "run",
 ]  # fmt: skip
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hostfork.lifecycle.fork import BrokenFork, Fork
+
+
+def __getattr__(name: str) -> object:
+    """What finished forks need is imported when it is asked for: a run does not pay for it."""
+    if name in ("BrokenFork", "Fork"):
+        from hostfork.lifecycle import fork
+
+        return getattr(fork, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def run(
@@ -53,12 +70,23 @@ def plan(request: Request) -> Plan:
         helper.abandon()
 
 
-def recover() -> tuple[Recovered, ...]:
-    """Put right what crashes left: end, keep what changed, give back the rest."""
+def recover(on_progress: Callable[[str, int], None] | None = None) -> tuple[Recovered, ...]:
+    """Put right what crashes left: end, keep what changed, give back the rest.
+
+    `on_progress` is told while storage is erased: whose it was, and how many files and folders went so far.
+    """
     from hostfork.lifecycle.recover import recover as recover_all
     from hostfork.lifecycle.store import Store, state_folder
 
-    return recover_all(Store(state_folder()))
+    return recover_all(Store(state_folder()), on_progress)
+
+
+def reclaiming() -> tuple[Reclaiming, ...]:
+    """What forks that are off the list held and that is not erased yet: a process of its own is at it, or nobody."""
+    from hostfork.lifecycle.pools import reclaiming as waiting
+    from hostfork.lifecycle.store import Store, state_folder
+
+    return waiting(Store(state_folder()))
 
 
 def policies() -> tuple[str, ...]:

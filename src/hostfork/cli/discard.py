@@ -1,5 +1,7 @@
 """`hostfork discard`: says what will be lost, asks, and throws forks away."""
 
+from __future__ import annotations
+
 import os
 import sys
 
@@ -11,6 +13,7 @@ from hostfork.cli.verb import flag, fork_argument, verb
 from hostfork.errors import Code, ForkError, HostforkError, PolicyError
 
 AnyFork = api.Fork | api.BrokenFork
+_LATER = "   its space comes back in the background"
 
 
 @verb(
@@ -133,12 +136,14 @@ def _discard(output: Output, forks: list[AnyFork]) -> int:
             if failed is not None:
                 output.complain([f"{PREFIX}{harmless(failed.message)}"])
             failed = error
+    gone = {one.fork for one in api.reclaiming() if one.active}
+    later = [name for name in done if name in gone]
     if output.json and failed is None:
         from hostfork.cli.documents import answer, words
 
-        output.document(answer({"discarded": words(done), "leftovers": words(leftovers)}))
+        output.document(answer({"discarded": words(done), "leftovers": words(leftovers), "reclaiming": words(later)}))
     elif not output.json:
-        output.lines(f"discarded {harmless(name)}" for name in done)
+        output.lines(f"discarded {harmless(name)}{_LATER if name in gone else ''}" for name in done)
     for sentence in leftovers:
         output.complain([f"{PREFIX}{harmless(sentence)}"])
     if failed is not None:

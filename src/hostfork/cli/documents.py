@@ -3,23 +3,28 @@
 A path is a string; beside one that is no UTF-8 stands its exact form, `KEY_bytes`, in base64. Nothing here prints.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
 
 from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import HostforkError
-from hostfork.lifecycle.record import ForkProcess, Outcome, PathRecord, Problem, Record, Status
+from hostfork.lifecycle.record import ForkProcess, Outcome, PathRecord, Problem, Reclaiming, Record, Status
 from hostfork.policy.plan import PathPlan, Plan
 from hostfork.policy.rules import Policy, Rule
 from hostfork.storage.contract import Offer, Refusal, Usage
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from hostfork.lifecycle.doctor import Capability
 
+    Document = dict[str, Any]
+
 SCHEMA = 1
-Document = dict[str, Any]
 
 
 def text(value: str) -> str:
@@ -137,6 +142,7 @@ def result(outcome: Outcome) -> Document:
         "timings": dict(outcome.timings),
         "bytes_kept": outcome.bytes_kept,
         "notices": words(outcome.notices),
+        "reclaiming": outcome.reclaiming,
     }
 
 
@@ -206,12 +212,29 @@ def processes(value: Sequence[ForkProcess]) -> list[Document]:
     return [{"pid": one.pid, "name": text(one.name), "memory": one.memory} for one in value]
 
 
-def fork_list(forks: Sequence[Document], broken: Sequence[tuple[str, HostforkError]]) -> Document:
-    """All forks; those whose record cannot be read stand apart, with the reason."""
+def reclaiming(value: Reclaiming) -> Document:
+    """Storage of a fork that is off the list, which is not erased yet."""
+    return {
+        "fork": text(value.fork),
+        **exact("pool", value.pool),
+        **exact("path", value.path),
+        "active": value.active,
+        "errno": value.errno,
+        "problem": None if value.problem is None else text(value.problem),
+    }
+
+
+def fork_list(
+    forks: Sequence[Document],
+    broken: Sequence[tuple[str, HostforkError]],
+    gone: Sequence[Reclaiming] = (),
+) -> Document:
+    """All forks; those whose record cannot be read stand apart, with the reason, and what is being erased."""
     return {
         "schema": SCHEMA,
         "forks": list(forks),
         "broken": [{"name": text(name), "error": error(reason, 125)["error"]} for name, reason in broken],
+        "reclaiming": [reclaiming(one) for one in gone],
     }
 
 
@@ -347,7 +370,7 @@ def answer(content: Mapping[str, Any]) -> Document:
     return {"schema": SCHEMA, **content}
 
 
-def doctor(capabilities: Sequence["Capability"]) -> Document:
+def doctor(capabilities: Sequence[Capability]) -> Document:
     """What a host can do."""
     return {
         "schema": SCHEMA,

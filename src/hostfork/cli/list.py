@@ -1,5 +1,7 @@
 """`hostfork list`: every fork, as the kernel shows it now."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from hostfork import api
@@ -28,6 +30,8 @@ _NARROWEST = 12
             "The state is looked at, not remembered: `running`, `idle` after its command has ended, `orphaned` if "
             "hostfork was killed (`hostfork recover`), `preparing`, `releasing`, or `broken` if its record cannot be "
             "read (`hostfork discard`). `?` changes are not counted yet. Short for it: `hostfork ls`.",
+            "`reclaiming`: a fork that is gone, whose storage is still being erased in the background; its name is "
+            "free. Where nobody is at it, or a part cannot be erased, `hostfork recover` does the rest or says why.",
         ),
         environment=LOOK,
         files=STATE,
@@ -36,7 +40,7 @@ _NARROWEST = 12
 )
 def list_verb(output: Output) -> int:
     """Show all forks; broken records too, with what helps."""
-    forks = api.Fork.all()
+    forks, gone = api.Fork.all(), api.reclaiming()
     if output.json:
         from hostfork.cli import documents
 
@@ -48,6 +52,7 @@ def list_verb(output: Output) -> int:
                     if isinstance(fork, api.Fork)
                 ],
                 [(fork.name, fork.error) for fork in forks if not isinstance(fork, api.Fork)],
+                gone,
             )
         )
         return 0
@@ -57,11 +62,15 @@ def list_verb(output: Output) -> int:
         else broken_row(fork.name)
         for fork in forks
     ]
+    rows += gone_rows(gone)
     if rows:
         output.lines(list_lines(rows, output.out))
     for fork in forks:
         if not isinstance(fork, api.Fork):
             output.complain([f"hostfork: {harmless(fork.error.message)}"])
+    for one in gone:
+        if one.problem is not None:
+            output.complain([f"hostfork: {harmless(one.problem)}"])
     return 0
 
 
@@ -88,6 +97,16 @@ def row(record: Record, activity: Activity, seconds: float, space: Usage, change
 def broken_row(name: str) -> tuple[str, ...]:
     """A fork whose record cannot be read: there to be explained and discarded."""
     return (harmless(name), "broken", "?", "?", "?", "?", "?", f"hostfork discard {harmless(name)}")
+
+
+def gone_rows(gone: Sequence[api.Reclaiming]) -> list[tuple[str, ...]]:
+    """Forks that are off the list, whose storage is not erased yet, each once."""
+    names = sorted({one.fork for one in gone})
+    waiting = {one.fork for one in gone if not one.active}
+    return [
+        (harmless(name), "reclaiming", "-", "-", "-", "-", "-", "hostfork recover" if name in waiting else "")
+        for name in names
+    ]
 
 
 def paths_in_words(record: Record, look: Look) -> str:

@@ -1,7 +1,12 @@
 """`hostfork recover`: what a crash, a kill or a reboot left behind is put right; changes are kept."""
 
+from __future__ import annotations
+
+import os
+import time
+
 from hostfork import api
-from hostfork.cli.look import columns, harmless, pad
+from hostfork.cli.look import columns, harmless, number, pad
 from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import PREFIX, Output
 from hostfork.cli.verb import verb
@@ -16,8 +21,9 @@ from hostfork.cli.verb import verb
     manual=Manual(
         about=(
             "For after a crash: hostfork or the machine went down while a command ran. The command's processes are "
-            "ended, if any are left; what it changed is kept as a fork; half made and half removed storage is given "
-            "back. It is safe at any time, beside running forks too, and does nothing where nothing is left.",
+            "ended, if any are left; what it changed is kept as a fork; half made storage, and what is still left of "
+            "forks that are gone, is erased. It is safe at any time, beside running forks too, and does nothing where "
+            "nothing is left.",
         ),
         statuses=(("1", "something is still left; it is named"),),
         environment=LOOK,
@@ -27,7 +33,11 @@ from hostfork.cli.verb import verb
 )
 def recover_verb(output: Output) -> int:
     """Recover all orphans; 1 if something is still left."""
-    recovered = api.recover()
+    progress = _Progress(output)
+    try:
+        recovered = api.recover(progress.show if os.isatty(2) else None)
+    finally:
+        progress.clear()
     left = [sentence for item in recovered for sentence in item.leftovers]
     if output.json:
         from hostfork.cli.documents import answer, text, words
@@ -49,3 +59,29 @@ def recover_verb(output: Output) -> int:
     for sentence in left:
         output.complain([f"{PREFIX}{harmless(sentence)}"])
     return int(bool(left))
+
+
+class _Progress:
+    """One line on a terminal, written over itself, only where something takes long."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._next = time.monotonic() + 0.4
+        self._shown = 0
+
+    def show(self, name: str, entries: int) -> None:
+        """So many files and folders of a fork that is gone were erased."""
+        if time.monotonic() < self._next:
+            return
+        line = f"{PREFIX}erasing what {harmless(name)} left  {number(entries)} files and folders"
+        width = self._output.err.width
+        if not width or columns(line) < width:  # a line that wraps could not be written over
+            self._output.tell(f"\r{pad(line, self._shown)}")
+            self._shown = columns(line)
+        self._next = time.monotonic() + 0.1
+
+    def clear(self) -> None:
+        """Leave no half line behind."""
+        if self._shown:
+            self._output.tell(f"\r{' ' * self._shown}\r")
+        self._shown = 0

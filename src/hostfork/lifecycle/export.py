@@ -11,10 +11,10 @@ from hostfork.collect import export as collect
 from hostfork.collect.changeset import Changeset
 from hostfork.collect.manifest import StatManifest
 from hostfork.errors import Code, CollectError
-from hostfork.lifecycle import changes
+from hostfork.lifecycle import changes, stages
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.request import ExportForm
-from hostfork.lifecycle.store import ForkFolder
+from hostfork.lifecycle.store import ForkFolder, Store, state_folder
 from hostfork.storage.contract import Content, FullTree, Layer
 
 
@@ -66,19 +66,12 @@ def _one(
 ) -> tuple[str, ...]:
     content = changes.content_of(record, path)
     part, delta = changes.part_of(changeset, path), changes.delta_of(content)
-    if form is ExportForm.CHANGES_ONLY:
-        return collect.export_changes(delta, part, path.path, destination)
-    base, manifest = _whole_base(fork, path, content)
-    return collect.export_tree(
-        base,
-        delta,
-        part,
-        path.path,
-        path.omit,
-        destination,
-        isinstance(content, FullTree),
-        manifest,
-    )
+    with stages.named(Store(state_folder()), destination) as stage:
+        if form is ExportForm.CHANGES_ONLY:
+            return collect.export_changes(delta, part, path.path, destination, stage=stage)
+        base, manifest = _whole_base(fork, path, content)
+        whole = isinstance(content, FullTree)
+        return collect.export_tree(base, delta, part, path.path, path.omit, destination, whole, manifest, stage=stage)
 
 
 def _whole_base(fork: ForkFolder, path: PathRecord, content: Content) -> tuple[str, StatManifest | None]:

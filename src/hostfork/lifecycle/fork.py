@@ -178,7 +178,7 @@ class Fork:
                     raise _busy(
                         self.name, f"has processes that cannot be ended: {', '.join(map(str, report.survivors))}"
                     )
-            return release(folder, record, close_view(record, None)).sentences
+            return release(folder, record, close_view(record, None)).told
 
     def _must_be_still(self, verb: str) -> None:
         if self.activity in (Activity.RUNNING, Activity.PREPARING, Activity.RELEASING):

@@ -14,7 +14,7 @@ from hostfork.lifecycle.context import Caller, command_context
 from hostfork.lifecycle.prepare import Tell, new_record, prepare
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import Outcome, PathOutcome, Record, Status
-from hostfork.lifecycle.release import Leftovers, close_view, end_writers, marks, release
+from hostfork.lifecycle.release import Leftovers, close_view, end_writers, erased, marks, release
 from hostfork.lifecycle.request import ExportForm, Keep, Request
 from hostfork.lifecycle.store import ForkFolder, now
 from hostfork.lifecycle.view import attaches
@@ -43,8 +43,8 @@ class Times:
 
 def _import_the_end() -> None:
     """What is needed after the command: imported while the helper builds the view on another processor."""
-    for name in ("hostfork.collect.scan", "hostfork.collect.layer", "hostfork.collect.tree", "hostfork.storage.tree"):
-        import_module(name)
+    for name in ("collect.scan", "collect.layer", "collect.tree", "storage.tree", "storage.reclaim"):
+        import_module(f"hostfork.{name}")
 
 
 class LiveFork:
@@ -164,10 +164,12 @@ class LiveFork:
         if keep:
             self._keep(found)
         left = close_view(self.record, self._helper)
-        if not keep:
+        if keep:
+            left = erased(self.record.pool, left)
+            if not left:
+                self._folder.note("kept")
+        else:
             left = release(self._folder, self.record, left)
-        elif not left:
-            self._folder.note("kept")
         self._finished = True
         self._times.end("release")
         return self._outcome(found, keep, left)
@@ -262,7 +264,8 @@ class LiveFork:
             changes=self.record.counts or Counts(),
             kept=kept,
             released=not kept and not left,
-            leftovers=left.sentences,
+            leftovers=left.told,
+            reclaiming=left.reclaiming,
             timings=tuple(self._times.phases),
             notices=tuple(notice.sentence for notice in self._plan.notices if notice.kind.weaker),
             bytes_kept=sum(
@@ -279,7 +282,7 @@ class LiveFork:
             left = self._leave() if self._may_have_run else self._give_back()
         except (HostforkError, OSError) as other:
             left = Leftovers((str(other),))
-        for sentence in left.sentences:
+        for sentence in left.told:
             error.add_note(sentence)
             if isinstance(error, HostforkError):
                 error.details += (sentence,)
@@ -295,9 +298,9 @@ class LiveFork:
     def _leave(self) -> Leftovers:
         """The command may have run: what it changed is kept."""
         report = end_writers(self.record, self._helper)
-        left = close_view(self.record, self._helper)
+        left = erased(self.record.pool, close_view(self.record, self._helper))
         if report.survivors:
-            return Leftovers((*left.sentences, "the fork stays as it is until `hostfork recover`"))
+            return Leftovers((*left.told, "the fork stays as it is until `hostfork recover`"))
         found = self._found()
         if found is not None and self._request.keep is not Keep.ALWAYS and not any(c.changes for c in found.values()):
             return release(self._folder, self.record, left)
@@ -306,7 +309,7 @@ class LiveFork:
             self._leave_idle(found)
         if not left:
             self._folder.note("kept")
-        return Leftovers((*left.sentences, f"its changes are kept as {self._folder.name}"))
+        return Leftovers((*left.told, f"its changes are kept as {self._folder.name}"))
 
     def _found(self) -> dict[str, Changeset] | None:
         try:

@@ -19,14 +19,19 @@ def host_facts(policy: Policy, request: Request, helper: Helper) -> HostFacts:
     Raises ViewError where the helper died, ForkError `fork.state`, StorageError `storage.pool`.
     """
     state = state_folder()
-    Store(state).make_folders()
-    pool = os.path.abspath(request.pool) if request.pool is not None else os.path.join(state, "pool")
+    store = Store(state)
+    store.make_folders()
+    pool = open_pool(store.pool if request.pool is None else os.path.abspath(request.pool), request.pool is not None)
+    if request.pool is not None:
+        from hostfork.lifecycle.pools import remember
+
+        remember(store, pool)
     return observe(
         policy,
         namespaces=lambda: namespaces(helper.ready()),
         cgroup=cgroup(helper),
         state=state,
-        pool=open_pool(pool, asked=request.pool is not None),
+        pool=pool,
     )
 
 

@@ -138,7 +138,10 @@ class PathOutcome:
 
 @frozen
 class Outcome:
-    """What a run gave. `timings` in seconds by phase. `leftovers`: sentences about what a release could not finish."""
+    """What a run gave. `timings` in seconds by phase. `leftovers`: sentences about what a release could not finish.
+
+    `released`: it is off the list. `reclaiming`: the space of what went is not all back yet, but comes by itself.
+    """
 
     fork: str
     status: Status
@@ -153,6 +156,7 @@ class Outcome:
     notices: tuple[str, ...] = ()
     bytes_kept: int = 0
     changes_by_path: tuple[tuple[str, Counts], ...] = ()
+    reclaiming: bool = False
 
 
 @frozen
@@ -162,6 +166,22 @@ class Recovered:
     name: str
     what: str
     leftovers: tuple[str, ...] = ()
+
+
+@frozen
+class Reclaiming:
+    """Storage of a fork that is off the list, which is not erased yet. The fork's name may be another's by now.
+
+    `active`: a process is at it. `problem`: why a part of it could not be erased and what helps, in a sentence; `path`
+    is that part then, else all of it.
+    """
+
+    fork: str
+    pool: str
+    path: str
+    active: bool
+    errno: int | None = None
+    problem: str | None = None
 
 
 def observed_activity(record: Record) -> Activity:

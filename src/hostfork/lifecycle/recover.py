@@ -1,36 +1,50 @@
 """Puts right what a crash left: ends what still runs, keeps what was changed, gives back the rest.
 
 Who lives is judged by boot id, pid and start time; locks only keep two recoveries apart. What a record names and
-nobody owns is ended and either kept (something changed) or released. What no record names in the pool is removed.
+nobody owns is ended and either kept (something changed) or released. What no record names in a pool is set aside, and
+what is set aside is erased, here and to its end.
 """
 
 import os
+from collections.abc import Callable, Iterator
 
 from hostfork.collect.changeset import Changeset
 from hostfork.errors import Code, ForkError, HostforkError
-from hostfork.lifecycle import bases, changes
+from hostfork.lifecycle import bases, changes, stages
+from hostfork.lifecycle.pools import forget, is_foreign, pools
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.quiesce import undo_quiescing
 from hostfork.lifecycle.record import Record, Recovered, Status, observed_activity
-from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, release
+from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, erased, release
 from hostfork.lifecycle.store import ForkFolder, Store, now
+from hostfork.storage import reclaim
 from hostfork.storage.choose import all_keys
+from hostfork.storage.contract import KeyOwner, KeyStage
 from hostfork.storage.pool import sweep_probes
+from hostfork.storage.tree import Pace
 from hostfork.values import replace
 from hostfork.vocabulary import Activity
 from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import boot_id
 
+Told = Callable[[str, int], None]
+"""Told while storage is erased: whose it was, and how many files and folders went so far."""
 
-def recover(store: Store) -> tuple[Recovered, ...]:
-    """Look at every fork and at the pool. Forks that live are left alone. Safe beside other runs and recoveries."""
+
+def recover(store: Store, told: Told | None = None) -> tuple[Recovered, ...]:
+    """Look at every fork and at the pools. Forks that live are left alone. Safe beside other runs and recoveries."""
     with store.settling():
         found = [done for name in store.names() if (done := _recover_fork(store, name)) is not None]
         store.sweep()
-        removed, leftovers = _remove_unowned(store)
-        if removed or leftovers:
-            what = f"{removed} pieces of private storage that no fork owns were removed"
-            found.append(Recovered("", what, leftovers))
+        found += stages.remove_left(store)
+        swept = [(pool, *_set_aside_unowned(store, pool)) for pool in pools(store)]
+    # Nobody waits for the rest: what is set aside is on no list any more.
+    for pool, number, left in swept:
+        erased_too, more = _erase(pool, told)
+        number, left = number + erased_too, left + more
+        if number or left:
+            found.append(Recovered("", _removed(number, "" if pool == store.pool else f" in {pool}"), tuple(left)))
+    forget(store)
     return tuple(found)
 
 
@@ -44,7 +58,7 @@ def remove_unrecorded(store: Store, name: str) -> tuple[str, ...]:
             raise ForkError(Code.FORK_BUSY, f"{name} is in use by a hostfork that lives", hint="end its command first")
         made = next((line for line in folder.read_journal() if line.get("event") == "created"), {})
         left = [*undo_quiescing(folder), *_end_group(made.get("cgroup"))]
-        for pool in {made.get("pool"), store.pool} if not left else ():
+        for pool in sorted({str(made.get("pool") or store.pool), store.pool}) if not left else ():
             left += _remove_keys(pool, name)
         if not left:
             folder.remove()
@@ -65,15 +79,16 @@ def _end_group(path: object) -> list[str]:
     return []
 
 
-def _remove_keys(pool: object, name: str) -> list[str]:
-    left = []
-    for owner, state in all_keys(pool) if isinstance(pool, str) else ():
-        if state.key.rpartition(".")[0] == name:
+def _remove_keys(pool: str, name: str) -> list[str]:
+    left: list[str] = []
+    aside: list[tuple[KeyOwner, str]] = []
+    for owner, state in all_keys(pool):
+        if state.key.rpartition(".")[0] == name and state.stage is not KeyStage.HALF_REMOVED:
             try:
-                owner.remove(state.key, str(pool))
+                aside += [(owner, moved) for moved in owner.set_aside(state.key, pool)]
             except HostforkError as error:
                 left.append(error.message)
-    return left
+    return left + list(erased(pool, Leftovers(aside=tuple(aside))).stuck)
 
 
 def _recover_fork(store: Store, name: str) -> Recovered | None:
@@ -121,13 +136,13 @@ def _tidy(folder: ForkFolder, record: Record) -> Recovered | None:
     if _journal_says(folder, "kept"):
         return None
     await_keeper(record)
-    left = close_view(record, None)
+    left = erased(record.pool, close_view(record, None))
     stored = changes.stored_changes(folder)
     if stored is not None:
         changes.reduce_storage(record, changes.parts_of(stored, record))
     if not left:
         folder.note("kept")
-    return Recovered(record.name, "what its run left was removed; its changes are kept", left.sentences)
+    return Recovered(record.name, "what its run left was removed; its changes are kept", left.told)
 
 
 def _settle(folder: ForkFolder, record: Record) -> Recovered:
@@ -149,7 +164,7 @@ def _settle(folder: ForkFolder, record: Record) -> Recovered:
         if any(changeset.changes for changeset in found.values()):
             return _keep(folder, record, found, left)
     left = release(folder, record, left)
-    return Recovered(record.name, "released" if not left else "partly released", left.sentences)
+    return Recovered(record.name, "released" if not left else "partly released", left.told)
 
 
 def _keep(folder: ForkFolder, record: Record, found: dict[str, Changeset], left: Leftovers) -> Recovered:
@@ -162,11 +177,12 @@ def _keep(folder: ForkFolder, record: Record, found: dict[str, Changeset], left:
     record = replace(record, activity=Activity.IDLE, ended=record.ended or now(), counts=counts, status=status)
     folder.save(record, durable=True)
     changes.reduce_storage(record, found)
+    left = erased(record.pool, left)
     if not left:
         folder.note("kept")
     torn = ", the machine went down before they were surely on disk" if record.torn else ""
     number = "1 change is" if counts.total == 1 else f"{counts.total} changes are"
-    return Recovered(record.name, f"its command was ended; {number} kept{torn}", left.sentences)
+    return Recovered(record.name, f"its command was ended; {number} kept{torn}", left.told)
 
 
 def _start(folder: ForkFolder) -> float:
@@ -190,18 +206,62 @@ def _journal_says(folder: ForkFolder, event: str) -> bool:
     return any(line.get("event") == event for line in folder.read_journal())
 
 
-def _remove_unowned(store: Store) -> tuple[int, tuple[str, ...]]:
-    """Storage in the default pool whose fork does not exist: a fork's folder is there before and after its storage."""
-    number, left = sweep_probes(store.pool), []
-    for owner, state in all_keys(store.pool):
-        name = state.key.rpartition(".")[0]
-        # The name is taken while its old storage is removed: a new fork of that name could be making its own.
-        with store.claim(name) as claimed:
-            if not claimed:
-                continue
-            try:
-                owner.remove(state.key, store.pool)
-                number += 1
-            except HostforkError as error:
-                left.append(error.message)
-    return number, tuple(left)
+def _set_aside_unowned(store: Store, pool: str) -> tuple[int, list[str]]:
+    """Storage whose fork does not exist: a fork's folder is there before and after its storage. Trials are swept."""
+    left: list[str] = []
+    number = 0
+    try:
+        number = sweep_probes(pool)
+        for owner, state in _unowned(pool):
+            name = state.rpartition(".")[0]
+            # The name is taken while its old storage is moved: a new fork of that name could be making its own.
+            with store.claim(name) as claimed:
+                if claimed and not is_foreign(store, pool, name):
+                    owner.set_aside(state, pool)
+    except HostforkError as error:
+        left.append(error.message)
+    except OSError as error:
+        left.append(f"{error.filename or pool} cannot be read: {error.strerror}")
+    return number, left
+
+
+def _unowned(pool: str) -> Iterator[tuple[KeyOwner, str]]:
+    for owner, state in all_keys(pool):
+        if state.stage is not KeyStage.HALF_REMOVED:
+            yield owner, state.key
+
+
+class _Progress(Pace):
+    """Tells how many entries of one thing went."""
+
+    def __init__(self, name: str, told: Told) -> None:
+        self._name = name
+        self._told = told
+        self._number = 0
+
+    def went(self, entries: int) -> None:
+        self._number += entries
+        self._told(self._name, self._number)
+
+
+def _erase(pool: str, told: Told | None) -> tuple[int, list[str]]:
+    """Erase all that is set aside in a pool, also what could not be erased before; how much went, and what did not."""
+    number, left = 0, []
+    for aside in reclaim.asides(pool):
+        try:
+            reclaim.erase(aside, None if told is None else _Progress(aside.key.rpartition(".")[0], told))
+            number += 1
+        except HostforkError:
+            left += [
+                one.problem or f"{one.path} could not be erased"
+                for one in reclaim.asides(pool)
+                if one.name == aside.name
+            ]
+    return number, left
+
+
+def _removed(number: int, where: str) -> str:
+    if not number:
+        return f"private storage{where} could not be erased"
+    pieces = "1 piece" if number == 1 else f"{number} pieces"
+    return f"{pieces} of private storage that no fork owns {'was' if number == 1 else 'were'} removed{where}"

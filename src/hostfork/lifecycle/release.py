@@ -1,19 +1,21 @@
 """Gives back what a fork holds, in order, each step verified: writers, view, cgroup, storage, record.
 
 The same release serves a normal end, Ctrl-C, discard and recovery. A step that fails is reported and leaves what a
-retry needs.
+retry needs. Storage goes in two steps: it is set aside, which takes no time and puts the fork off the list, and erased,
+for a moment here and for as long as it takes by a process of its own.
 """
 
 import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hostfork.errors import StorageError
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.store import ForkFolder
 from hostfork.storage.choose import owner_of
+from hostfork.storage.contract import KeyOwner, Removal
 from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access, Activity
 from hostfork.workload.cgroup import Group
@@ -26,12 +28,24 @@ _PATIENCE = 1.0
 
 @frozen
 class Leftovers:
-    """Sentences about what could not be given back; empty means that everything is."""
+    """Sentences about what could not be given back; empty means that everything is, so that the record can go.
+
+    `aside` is what waits to be erased. `stuck`: sentences about what could not be erased. `reclaiming`: the space of
+    what went is not all back yet.
+    """
 
     sentences: tuple[str, ...] = ()
+    aside: tuple[tuple[KeyOwner, str], ...] = ()
+    stuck: tuple[str, ...] = ()
+    reclaiming: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.sentences)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """All that somebody has to know."""
+        return self.sentences + self.stuck
 
 
 def marks(record: Record) -> tuple[str, ...]:
@@ -91,42 +105,55 @@ def await_keeper(record: Record) -> None:
 
 
 def close_view(record: Record, keeper: Helper | None) -> Leftovers:
-    """Let the keeper go, with it the view; remove the empty cgroup and what is never collected."""
+    """Let the keeper go, with it the view; remove the empty cgroup, and set aside what is never collected."""
     sentences = []
     if keeper is not None:
         keeper.finish()
     group = _group(record)
     if group is not None:
         sentences += _attempt(group.path, group.remove)
-    for path in record.paths:
-        if path.access is Access.SCRATCH:
-            sentences += _attempt(path.written, _remover(path, record.pool))
-    return Leftovers(tuple(sentences))
+    scratch = [path for path in record.paths if path.access is Access.SCRATCH]
+    return _set_aside(scratch, record.pool, Leftovers(tuple(sentences)))
 
 
 def release(fork: ForkFolder, record: Record, left: Leftovers) -> Leftovers:
-    """Remove the storage and, if nothing is left, the record. The writers are stopped and the view is closed.
+    """Set aside the storage, take the fork off the list if nothing is left, and erase. The writers are stopped.
 
     `left` is what closing the view could not give back: the record stays for it. Until the end it says `releasing`, so
     that a retry knows what it finds.
     """
     record = replace(record, activity=Activity.RELEASING)
     fork.save(record)
-    sentences = list(left.sentences)
-    for path in record.paths:
-        sentences += _attempt(path.written, _remover(path, record.pool))
-    if not sentences:
+    left = _set_aside(record.paths, record.pool, left)
+    if not left:
         fork.remove()
-    return Leftovers(tuple(sentences))
+    return erased(record.pool, left)
+
+
+def erased(pool: str, left: Leftovers) -> Leftovers:
+    """Erase what is set aside, as far as a moment goes; the rest in the background."""
+    from hostfork.storage import reclaim
+
+    removed, errors = reclaim.erase_soon(pool, left.aside)
+    stuck = tuple(map(reclaim.told, errors))
+    return replace(left, aside=(), stuck=left.stuck + stuck, reclaiming=removed is Removal.RECLAIMING)
+
+
+def _set_aside(paths: Iterable[PathRecord], pool: str, left: Leftovers) -> Leftovers:
+    sentences, aside = list(left.sentences), list(left.aside)
+    for path in paths:
+        owner = owner_of(path.mechanism, path.guarantee)
+
+        def move(owner: KeyOwner = owner, key: str = path.key) -> None:
+            aside.extend((owner, name) for name in owner.set_aside(key, pool))
+
+        sentences += _attempt(path.written, move)
+    return replace(left, sentences=tuple(sentences), aside=tuple(aside))
 
 
 def _group(record: Record) -> Group | None:
     """The fork's own group. One of that name in another boot is somebody else's."""
     return None if record.cgroup is None or record.boot_id != boot_id() else Group(record.cgroup)
-
-
-def _remover(path: PathRecord, pool: str) -> Callable[[], object]:
-    return lambda: owner_of(path.mechanism, path.guarantee).remove(path.key, pool)
 
 
 def _attempt(what: str, action: Callable[[], object]) -> list[str]:

@@ -9,6 +9,8 @@
 The lock is a flock on the fork's folder, held by the owner. It only serialises; who lives is judged by identity.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import json
@@ -16,13 +18,16 @@ import os
 import time
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any
 
 from hostfork.errors import Code, ForkError
 from hostfork.lifecycle.names import check_name, fresh_name
 from hostfork.lifecycle.record import ACTIVITY_AFTER, SCHEMA, Record
 from hostfork.values import replace
 from hostfork.vocabulary import Activity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _REMOVED = "rm-"
 
@@ -60,7 +65,7 @@ class ForkFolder:
         self._journal = -1
         self._locked = False
 
-    def __enter__(self) -> "ForkFolder":
+    def __enter__(self) -> ForkFolder:
         return self
 
     def __exit__(self, *_exception: object) -> None:

@@ -18,15 +18,18 @@ A mechanism never mounts, diffs, hashes, prints, or writes to a source. What dif
     mechanism.erase(name, pool, pace)
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Collection
 from enum import Enum, unique
-from typing import TYPE_CHECKING, Protocol
 
 from hostfork.helper.protocol import Bind, Overlay
+from hostfork.helper.shapes import Protocol
 from hostfork.values import frozen
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostfork.storage.tree import Pace
 
@@ -177,7 +180,7 @@ class KeyOwner(Protocol):
         The names under which it waits to be erased.
         """
 
-    def erase(self, name: str, pool: str, pace: "Pace | None" = None) -> Removal:
+    def erase(self, name: str, pool: str, pace: Pace | None = None) -> Removal:
         """Erase what was set aside; RECLAIMING where `pace` stopped it. Raises StorageError `storage.busy`, `.failed`.
 
         Safe to repeat, and beside another process that does the same.

@@ -7,6 +7,8 @@ What a key's folder holds is removed by `_erase`, which a kind of storage may do
 Who erases holds a flock on the folder that was set aside; what it cannot erase is written down there in `failed`.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat

@@ -1,10 +1,12 @@
 """How large a tree is: a host tree by a short look, private storage by a whole walk."""
 
+from __future__ import annotations
+
 import os
 import stat
 import time
-from typing import NamedTuple
 
+from hostfork.helper.shapes import NamedTuple
 from hostfork.storage.contract import Usage
 from hostfork.storage.entry import FOLDER, open_quietly
 from hostfork.storage.tree import Entry, open_source, walk

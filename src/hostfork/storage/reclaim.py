@@ -4,6 +4,9 @@ The rest is erased by a process of its own (`reclaimer`), which nobody waits for
 what is left waits for the next run there, or for `hostfork recover`. What it could not erase it does not try again.
 """
 
+from __future__ import annotations
+
+import errno
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,12 +25,12 @@ _LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 
 @frozen
 class Aside:
-    """Something that waits to be erased: POOL/KIND/NAME. `errno` and `at`, a path below it: why that failed."""
+    """Something that waits to be erased: POOL/KIND/NAME. Where that failed: an errno, `at` a path below it."""
 
     pool: str
     kind: str
     name: str
-    errno: int | None = None
+    number: int | None = None
     at: str = ""
 
     @property
@@ -39,6 +42,37 @@ class Aside:
     def path(self) -> str:
         """What could not be erased; else all of it."""
         return os.path.join(self.pool, self.kind, self.name, self.at).rstrip("/")
+
+    @property
+    def problem(self) -> str | None:
+        """Why it could not be erased, as a sentence, and what helps."""
+        if self.number is None:
+            return None
+        return f"{self.path} could not be erased: {os.strerror(self.number)}; {remedy(self.number, self.path)}"
+
+
+def told(error: StorageError) -> str:
+    """Why something could not be erased, as a sentence."""
+    at = "".join(f", {line}" for line in error.details)
+    return f"{error.message}{at}: {error.reason()}; {remedy(error.errno or 0, error.path or '')}"
+
+
+def quoted(path: str) -> str:
+    """A path as a shell takes it."""
+    from shlex import quote
+
+    return quote(path)
+
+
+def remedy(number: int, path: str) -> str:
+    """What helps against what the kernel answered."""
+    if number == errno.EBUSY:
+        return "end what uses it or is mounted there, then `hostfork recover`"
+    if number in (errno.EPERM, errno.EACCES):
+        return f"others own a part of it: as root `rm -r {quoted(path)}`, then `hostfork recover`"
+    if number == errno.EROFS:
+        return "`hostfork recover` when that filesystem can be written again"
+    return "`hostfork recover` tries again"
 
 
 def asides(pool: str) -> tuple[Aside, ...]:
@@ -70,7 +104,7 @@ def erase_soon(pool: str, names: Iterable[tuple[KeyOwner, str]]) -> tuple[Remova
                 removed = Removal.RECLAIMING
         except StorageError as error:
             errors.append(error)
-    if any(aside.errno is None for aside in asides(pool)):
+    if any(aside.number is None for aside in asides(pool)):
         start((pool,))
     return removed, errors
 

@@ -4,6 +4,8 @@ Started by `reclaim`. One for each pool at a time, by a lock on the pool's folde
 did not try. SIGKILL at any moment does no harm.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os
@@ -31,7 +33,7 @@ def _erase_all(pool: str) -> None:
 
     tried: set[Aside] = set()
     # Looked at again without the lock: what came as we ended, whose own process saw us at it.
-    while waiting := [one for one in asides(pool) if one.errno is None and one not in tried]:
+    while waiting := [one for one in asides(pool) if one.number is None and one not in tried]:
         lock = _lock(pool)
         if lock < 0:
             return

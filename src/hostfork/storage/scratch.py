@@ -3,6 +3,8 @@
 POOL/scratch/KEY/tree
 """
 
+from __future__ import annotations
+
 import os
 import stat
 

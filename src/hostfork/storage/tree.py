@@ -1,5 +1,7 @@
 """Walking, measuring, pruning and removing trees by folder descriptor, never through a symlink, at any depth."""
 
+from __future__ import annotations
+
 import errno
 import os
 import stat
@@ -7,8 +9,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from itertools import islice
-from typing import NamedTuple
 
+from hostfork.helper.shapes import NamedTuple
 from hostfork.storage.entry import FOLDER, open_quietly
 
 _KEPT = 50
@@ -300,7 +302,7 @@ def _unlinked(folder: int, pace: Pace) -> list[str]:
     return folders
 
 
-def _look(entry: "os.DirEntry[str]", pace: Pace) -> None:
+def _look(entry: os.DirEntry[str], pace: Pace) -> None:
     try:
         pace.file(entry.stat(follow_symlinks=False))
     except (FileNotFoundError, PermissionError):
