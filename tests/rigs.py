@@ -220,7 +220,8 @@ class Bench:
     @classmethod
     def open(cls) -> "Bench":
         """Make them. Only the folder where this is not root."""
-        folder = os.path.join(base_folder(), f"{FOLDER_PREFIX}{os.getpid()}")
+        # Not by the number alone: a PID namespace beside this one, with the same cgroups, has the same numbers.
+        folder = os.path.join(base_folder(), f"{FOLDER_PREFIX}{os.getpid()}-{os.urandom(3).hex()}")
         _sweep_old(os.path.dirname(folder))
         os.mkdir(folder, 0o755)
         lock = os.open(os.path.join(folder, "lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)

@@ -136,6 +136,25 @@ def test_leftovers_are_seen_and_removed(bench: Bench, root: Person, tmpfs_disk: 
     assert not rigs.settle(bench, before)
 
 
+@pytest.mark.rig("cgroup")
+def test_a_process_of_the_same_number_elsewhere_has_a_place_of_its_own(bench: Bench, tmp_path: Any) -> None:
+    """As in a container that shares the machine's cgroups: each has its folders, and the numbers begin anew."""
+
+    def elsewhere() -> tuple[str, str]:
+        os.environ["HOSTFORK_TEST_DIR"] = str(tmp_path)
+        first = Bench.open()
+        try:
+            second = Bench.open()
+            second.close()
+        finally:
+            first.close()
+        return first.folder, second.folder
+
+    first, second = rigs.in_child(elsewhere)
+    assert first != second
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_what_others_mount_meanwhile_is_not_left_behind(root: Person, tmp_path: Any, shared: bool) -> None:
     """On a machine whose mounts are shared, as systemd does it, and on one where nothing arrives and nothing goes."""
