@@ -24,7 +24,7 @@ from hostfork import api
 from hostfork.lifecycle import changes, export, live, recover, run  # noqa: F401  (a warm owner has all of it)
 from hostfork.lifecycle.store import ForkFolder, Store, state_folder
 from hostfork.storage import copy, overlay, scratch  # noqa: F401
-from hostfork.storage.choose import all_keys
+from hostfork.storage.choose import KINDS, all_keys
 from hostfork.storage.keys import Keys
 from hostfork.workload import launch
 from hostfork.workload.cgroup import Group, own_folder
@@ -107,7 +107,7 @@ def name_steps(limit):
 
     for name in ("save", "note", "remove"):
         counted(ForkFolder, name)
-    for name in ("begin", "commit", "remove"):
+    for name in ("begin", "commit", "set_aside", "erase"):
         counted(Keys, name)
     for name in ("start", "wait_executed", "finish"):
         counted(launch.Helper, name)
@@ -310,7 +310,7 @@ def left_behind(project):
     found = [f"fork folder {name}" for name in os.listdir(store.forks)] if os.path.isdir(store.forks) else []
     if os.path.isdir(pool):
         found += [f"storage {type(owner).__name__} {state}" for owner, state in all_keys(pool)]
-        found += [f"pool entry {name}" for name in os.listdir(pool) if name not in ("copy", "overlay", "scratch")]
+        found += [f"pool entry {name}" for name in os.listdir(pool) if name not in KINDS]
     found += [f"in the project: {name}" for name in os.listdir(project) if name not in ("a", "b", "d", "scratch")]
     return found
 
