@@ -30,6 +30,9 @@ def man(page: Page) -> str:
     lines = [
         '.\\" written by docs/manpages.py',
         f'.TH {title} 1 {RELEASED} "hostfork {__version__}" "hostfork manual"',
+        # no hyphens in names that are copied, no wide gaps
+        ".nh",
+        ".ad l",
         ".SH NAME",
         *_filled(f"{escaped(page.name)} \\- {prose(_name_line(page.sentence))}"),
         ".SH SYNOPSIS",

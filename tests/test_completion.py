@@ -195,10 +195,22 @@ SETUP = {
 }
 
 
+AS_FILES = {
+    "zsh": "mkdir -p ~/.zfunc; hostfork completion zsh > ~/.zfunc/_hostfork; fpath+=(~/.zfunc); "
+    "unsetopt beep zle_bracketed_paste prompt_sp; PS1='READY> '; autoload -Uz compinit; compinit -D",
+    "fish": "function fish_prompt; echo -n 'READY> '; end; set -g fish_autosuggestion_enabled 0; "
+    "mkdir -p ~/.config/fish/completions; set -p fish_complete_path ~/.config/fish/completions; "
+    "hostfork completion fish > ~/.config/fish/completions/hostfork.fish",
+    "zsh without compinit": "unsetopt beep zle_bracketed_paste prompt_sp; PS1='READY> '; "
+    'eval "$(hostfork completion zsh)"',
+}
+"""The other ways that the help names: a file that the shell finds by itself."""
+
+
 class Shell:
     """An interactive shell on a screen."""
 
-    def __init__(self, person: Person, shell: str, folder: str) -> None:
+    def __init__(self, person: Person, shell: str, folder: str, setup: str) -> None:
         self.screen = pyte.Screen(WIDTH, HEIGHT)
         self.stream = pyte.ByteStream(self.screen)
         command = START[shell]
@@ -208,7 +220,7 @@ class Shell:
         )  # fmt: skip
         self.child.delaybeforesend = None
         self.wait(r"[$#%>]\Z")
-        self.press(SETUP[shell] + "\r")
+        self.press(setup + "\r")
         self.wait(r"READY>\Z")
 
     def press(self, keys: str) -> None:
@@ -240,7 +252,7 @@ class Shell:
 
 @pytest.fixture
 def in_shell(request: pytest.FixtureRequest, person: Person, project: str) -> Iterator[Shell]:
-    shell = Shell(person, request.param, project)
+    shell = Shell(person, request.param, project, SETUP[request.param])
     yield shell
     shell.close()
 
@@ -290,3 +302,16 @@ def test_tab_offers_what_there_is(in_shell: Shell, person: Person) -> None:
         in_shell.line(typed)
         for word in offered:
             in_shell.wait(rf"(?<![\w-]){re.escape(word)}\b")
+
+
+@pytest.mark.parametrize("way", AS_FILES)
+@pytest.mark.rig("zsh", "fish")
+def test_a_script_is_found_where_the_help_puts_it(person: Person, project: str, way: str) -> None:
+    shell = Shell(person, way.split()[0], project, AS_FILES[way])
+    try:
+        for typed in ("hostfork show calm-ot", "hostfork discard calm-ot"):
+            shell.line(typed)
+            shell.press("@")
+            assert shell.wait(re.escape(f"READY> {typed}ter @") + r"\Z").count("\n") == 0
+    finally:
+        shell.close()
