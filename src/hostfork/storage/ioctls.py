@@ -1,8 +1,7 @@
 """The ioctls of Btrfs (btrfs-ioctl(2), linux/btrfs.h): descriptors and names in, small frozen values out.
 
-Which of them an ordinary user may use: making, snapshotting and asking, on what is theirs; SNAP_DESTROY only with the
-mount option `user_subvol_rm_allowed`; INO_LOOKUP of a path, TREE_SEARCH and SYNC of nothing but root's. All raise
-OSError. Where it is not Btrfs that is ENOTTY.
+An ordinary user may make, snapshot, ask and flag what is theirs (4.18), SNAP_DESTROY only with the mount option
+`user_subvol_rm_allowed`, and never search a tree. All raise OSError; where it is not Btrfs that is ENOTTY.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ INODE_ITEM, INODE_REF, INODE_EXTREF = 1, 12, 13
 _LAST_INODE = 2**64 - 257
 _LAST = 2**64 - 1
 
-_WRITE, _READ = 1, 2
 _READ_ONLY = 1 << 1
 _NAMES = struct.Struct("<qQQ32x4040s")
 _INFO = struct.Struct("<Q256sQQQQ16s16s16sQQQQ64x64x")
@@ -33,23 +31,18 @@ _ITEM = struct.Struct("<QQQII")
 _LARGEST = (1 << 16) + 32
 """No item is larger than a node of a tree, which has 64 KiB at most; with its key."""
 
-
-def _number(number: int, size: int = 0, direction: int = 0) -> int:
-    """asm-generic/ioctl.h, with Btrfs's magic."""
-    return direction << 30 | size << 16 | 0x94 << 8 | number
-
-
-_SYNC = _number(8)
-_TREE_SEARCH = _number(17, _SEARCH.size, _READ | _WRITE)
-_SNAP_CREATE = _number(23, _NAMES.size, _WRITE)
-_SUBVOL_CREATE = _number(24, _NAMES.size, _WRITE)
-_GET_FLAGS = _number(25, 8, _READ)
-_SET_FLAGS = _number(26, 8, _WRITE)
-_FS_INFO = _number(31, 1024, _READ)
-_GET_INFO = _number(60, _INFO.size, _READ)
-_GET_ROOTREF = _number(61, 4096, _READ | _WRITE)
-_LOOKUP_USER = _number(62, _LOOKUP.size, _READ | _WRITE)
-_SNAP_DESTROY = _number(63, _NAMES.size, _WRITE)
+# The numbers hold the direction, the size of the argument and Btrfs's magic (asm-generic/ioctl.h, as on x86 and ARM).
+_SYNC = 0x9408
+_TREE_SEARCH = 0xC0709411
+_SNAP_CREATE = 0x50009417
+_SUBVOL_CREATE = 0x50009418
+_GET_FLAGS = 0x80089419
+_SET_FLAGS = 0x4008941A
+_FS_INFO = 0x8400941F
+_GET_INFO = 0x81F8943C
+_GET_ROOTREF = 0xD000943D
+_LOOKUP_USER = 0xD000943E
+_SNAP_DESTROY = 0x5000943F
 
 
 class Subvolume(NamedTuple):
