@@ -315,3 +315,17 @@ def test_a_script_is_found_where_the_help_puts_it(person: Person, project: str, 
             assert shell.wait(re.escape(f"READY> {typed}ter @") + r"\Z").count("\n") == 0
     finally:
         shell.close()
+
+
+def test_many_forks_are_names_alone(person: Person, project: str) -> None:
+    """No record is read then: these have none that could be."""
+    for number in range(400):
+        folder = os.path.join(person.state, "forks", f"many-{number}")
+        person.call(os.mkdir, folder)
+    told = person.run([PROGRAM, "--", "show", "many-"], env={"_HOSTFORK_COMPLETE": "fish"}, check=True).stdout
+    assert len(told.splitlines()) == 400
+    assert {line.split("\t")[2] for line in told.splitlines()} == {""}
+    few = person.run([PROGRAM, "--", "show", "calm-ot"], env={"_HOSTFORK_COMPLETE": "fish"}, check=True).stdout
+    assert few == "word\tcalm-otter\tsh -c 'echo x > new'\n"
+    for number in range(400):
+        os.rmdir(os.path.join(person.state, "forks", f"many-{number}"))

@@ -23,8 +23,8 @@ from hostfork.workload.watch import SignalSource
 
 __all__ = [
     "BrokenFork", "Caller", "ExportForm", "Fork", "ForkProcess", "Keep", "Outcome", "Plan", "Policy", "Reclaiming",
-    "Recovered", "Request", "RuleOptions", "SignalSource", "entries", "plan", "policies", "policy", "policy_text",
-    "reclaiming", "recover", "run",
+    "Recovered", "Request", "RuleOptions", "SignalSource", "entries", "fork_names", "plan", "policies", "policy",
+    "policy_text", "reclaiming", "recover", "run",
 ]  # fmt: skip
 
 TYPE_CHECKING = False
@@ -87,6 +87,13 @@ def reclaiming() -> tuple[Reclaiming, ...]:
     from hostfork.lifecycle.store import Store, state_folder
 
     return waiting(Store(state_folder()))
+
+
+def fork_names() -> tuple[str, ...]:
+    """The names of all forks, in order; none is opened. Raises ForkError `fork.state`."""
+    from hostfork.lifecycle.store import Store, state_folder
+
+    return Store(state_folder()).names()
 
 
 def policies() -> tuple[str, ...]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
+FEW = 30
+"""So many records are read at a Tab; a night of experiments may have left more."""
+
 FILE, FOLDER = "file", "dir"
 """Types of an item for which the shell completes a path itself."""
 
@@ -30,21 +33,29 @@ AFTER = "after"
 
 
 def forks(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """The names of the forks that begin so, with their commands; none twice."""
+    """The names of the forks that begin so, none twice; with their commands where they are few."""
+    from hostfork import api
+    from hostfork.errors import HostforkError
+
+    try:
+        names = [name for name in api.fork_names() if name.startswith(incomplete)]
+    except HostforkError:
+        return []
+    taken = ctx.params.get(parameter.name or "") or ()
+    found = [name for name in names if name not in taken]
+    return [CompletionItem(name, help=_command(name) if len(found) <= FEW else None) for name in found]
+
+
+def _command(name: str) -> str | None:
+    """What runs or ran in a fork; None where its record cannot be read."""
     from hostfork import api
     from hostfork.cli.look import command_in_words
     from hostfork.errors import HostforkError
 
     try:
-        found = api.Fork.all()
+        return command_in_words(api.Fork.open(name).record.command)
     except HostforkError:
-        return []
-    taken = ctx.params.get(parameter.name or "") or ()
-    return [
-        CompletionItem(fork.name, help=command_in_words(fork.record.command) if isinstance(fork, api.Fork) else None)
-        for fork in found
-        if fork.name.startswith(incomplete) and fork.name not in taken
-    ]
+        return None
 
 
 def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
