@@ -51,6 +51,7 @@ def examine() -> tuple[Capability, ...]:
 
             found += [_mechanism(mechanism, kept, place.folder) for mechanism, _, _, kept in MECHANISMS]
             found += [_reflink(place.folder), *_quota_groups(place.folder)]
+    found += _not_erased()
     found += [_mount_table(), _ssh_configuration(), _privileges()]
     return tuple(found)
 
@@ -274,6 +275,16 @@ def _quota_groups(state: str) -> list[Capability]:
             )
             return [Capability("no quota groups", False, "/sys/fs/btrfs", follows, f"btrfs quota disable {folder}")]
     return []
+
+
+def _not_erased() -> list[Capability]:
+    """What forks that are gone held, and what could not be erased, once it was tried."""
+    from hostfork.lifecycle.pools import reclaiming
+    from hostfork.lifecycle.store import Store, state_folder
+
+    how = "what is set aside in the pools"
+    stuck = [one.problem.split("; ", 1) for one in reclaiming(Store(state_folder())) if one.problem is not None]
+    return [Capability("space comes back", False, how, why, helps) for why, helps in stuck]
 
 
 def _mount_table() -> Capability:

@@ -117,7 +117,7 @@ class Keys:
         return ()
 
     def erase(self, name: str, pace: Pace | None = None) -> Removal:
-        """Erase what was set aside under `name`. Waits for another process that is at it.
+        """Erase what was set aside under `name`. Waits for another process that is at it, if `pace` has the time.
 
         RECLAIMING where `pace` stopped it. Raises StorageError `storage.busy` or `.failed`.
         """
@@ -126,8 +126,9 @@ class Keys:
         except FileNotFoundError:
             return Removal.GONE
         try:
-            with _Claimed(name, folder):
-                return self._erase(name, folder, pace or Pace())
+            pace = pace or Pace()
+            with _Claimed(name, folder, pace.waits):
+                return self._erase(name, folder, pace)
         except FileNotFoundError:
             return Removal.GONE
         except OutOfTime:
@@ -210,14 +211,17 @@ def _moved(name: str, key: str, folder: int) -> str:
 
 
 class _Claimed:
-    """One process at a time erases a thing that was set aside."""
+    """One process at a time erases a thing that was set aside. Raises OutOfTime where one is and this may not wait."""
 
-    def __init__(self, name: str, folder: int) -> None:
+    def __init__(self, name: str, folder: int, wait: bool) -> None:
         import fcntl
 
         self._opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
-            fcntl.flock(self._opened, fcntl.LOCK_EX)
+            fcntl.flock(self._opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(self._opened)
+            raise OutOfTime from None
         except BaseException:
             os.close(self._opened)
             raise

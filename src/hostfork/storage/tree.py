@@ -34,6 +34,8 @@ class Pace:
 
     looks = False
     """Whether it wants to see each file before that goes."""
+    waits = True
+    """Whether it waits for another process that is at the same."""
 
     def file(self, found: os.stat_result) -> None:
         """A file is about to go. May raise OutOfTime."""
@@ -49,6 +51,7 @@ class Brief(Pace):
     """A removal that a user waits for: a few entries whatever it takes, as many more as fit into a moment."""
 
     looks = True
+    waits = False
 
     def __init__(self, entries: int, seconds: float, largest: int) -> None:
         self._left = entries
@@ -326,7 +329,10 @@ def _forced(remove: Callable[..., None], name: str, folder: int) -> None:
     except PermissionError as error:
         if error.errno == errno.EPERM:
             _unlock(name, folder)
-        os.fchmod(folder, 0o700)
+        try:
+            os.fchmod(folder, 0o700)
+        except PermissionError:  # another owner's
+            raise error from None
         remove(name, dir_fd=folder)
 
 
