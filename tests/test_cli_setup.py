@@ -20,6 +20,7 @@ from hostfork.lifecycle import doctor, setup
 from hostfork.lifecycle.doctor import Capability
 from hostfork.lifecycle.setup import Machine, Trial
 from hostfork.workload.spawn import helper_path
+from storage_cases import make_subvolume
 
 
 @pytest.fixture
@@ -325,6 +326,40 @@ def test_doctor_looks_at_the_filesystem_of_the_state_folder(disk, user, hostfork
     assert ("belongs to user 0" in facts["btrfs"]["follows"]) is (disk.kind == "btrfs")
     assert facts["pool"]["available"] is (disk.kind != "tmpfs")
     assert disk.kind in facts["pool"]["follows"]
+
+
+def doctor_of(hostfork, person, state, cwd=None):
+    done = hostfork(person, "doctor", "--json", env={"XDG_STATE_HOME": state}, cwd=cwd, check=0)
+    return {capability["name"]: capability for capability in json.loads(done.stdout)["capabilities"]}
+
+
+def test_doctor_tries_snapshots(btrfs_disk, person, hostfork):
+    """In a subvolume of the person's own, and in one of root's."""
+    top = btrfs_disk.folder(person)
+    person.call(make_subvolume, f"{top}/own")
+    facts = doctor_of(hostfork, person, f"{top}/own")
+    assert facts["btrfs"]["follows"] == "gives snapshot private paths"
+    assert "folders of the base cannot be renamed" in facts["frozen overlay"]["follows"]
+    assert "no quota groups" not in facts
+    assert os.listdir(f"{top}/own") == []
+    facts = doctor_of(hostfork, person, top)
+    for name in ("btrfs", "frozen overlay"):
+        assert facts[name]["available"] is (person.uid == 0)
+        if person.uid != 0:
+            assert "user_subvol_rm_allowed" in facts[name]["remedy"]
+
+
+def test_doctor_finds_quota_groups(make_disk, ext4_disk, person, hostfork):
+    """On the state folder's Btrfs, and on the working directory's."""
+    disk = make_disk("btrfs")
+    subprocess.run(["btrfs", "quota", "enable", disk.path], check=True)
+    folder, elsewhere = disk.folder(person), ext4_disk.folder(person)
+    for state, cwd in ((folder, elsewhere), (elsewhere, folder)):
+        fact = doctor_of(hostfork, person, state, cwd)["no quota groups"]
+        assert not fact["available"]
+        assert "slower" in fact["follows"]
+        assert fact["remedy"].startswith(f"btrfs quota disable {folder}")
+    assert "no quota groups" not in doctor_of(hostfork, person, elsewhere, elsewhere)
 
 
 def test_doctor_knows_ssh_files_that_a_user_namespace_spoils(user, root):

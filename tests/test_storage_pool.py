@@ -14,7 +14,7 @@ from hostfork.storage import scratch
 from hostfork.storage.choose import all_keys, choose, storage_of
 from hostfork.storage.contract import KeyStage, KeyState, Removal, Source
 from hostfork.storage.filesystem import filesystem_of
-from hostfork.storage.pool import open_pool
+from hostfork.storage.pool import make_own, open_pool
 from hostfork.vocabulary import Guarantee, Mechanism, Prefer
 from rigs import Disk, Person
 from storage_cases import enter_namespaces, sample, write
@@ -298,3 +298,27 @@ def test_a_detached_mount_is_unknown(ext4_disk: Disk, root: Person) -> None:
         return filesystem_of(f"/proc/self/fd/{detached}")
 
     assert root.call(inside).kind == "unknown"
+
+
+# --- a pool that is a subvolume ---------------------------------------------------------------------------------------
+
+
+def test_a_pool_on_btrfs_is_a_subvolume(disk: Disk, person: Person) -> None:
+    pool = os.path.join(disk.folder(person), "above", "pool")
+    assert person.call(open_pool, pool, True) == pool
+    found = os.stat(pool)
+    assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o700, person.uid)
+    assert (found.st_ino == 256) is (disk.kind == "btrfs")
+    assert person.call(open_pool, pool, True) == pool
+    person.call(os.rmdir, pool)
+
+
+def test_a_pool_that_somebody_makes_meanwhile(btrfs_disk: Disk, person: Person) -> None:
+    folder = btrfs_disk.folder(person)
+    person.call(os.mkdir, f"{folder}/there", 0o700)
+    person.call(make_own, f"{folder}/there")
+    person.call(write, f"{folder}/file")
+    for path in (f"{folder}/file", f"{folder}/file/pool"):
+        with pytest.raises(StorageError) as error:
+            person.call(open_pool, path)
+        assert error.value.code is Code.STORAGE_POOL
