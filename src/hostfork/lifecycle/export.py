@@ -4,18 +4,24 @@ The base of a fork without a tree of its own is the one that was kept, else the 
 verifies that or refuses.
 """
 
+from __future__ import annotations
+
 import os
-from typing import BinaryIO, NamedTuple
 
 from hostfork.collect import export as collect
 from hostfork.collect.changeset import Changeset
 from hostfork.collect.manifest import StatManifest
 from hostfork.errors import Code, CollectError
+from hostfork.helper.shapes import NamedTuple
 from hostfork.lifecycle import changes, stages
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.request import ExportForm
 from hostfork.lifecycle.store import ForkFolder, Store, state_folder
 from hostfork.storage.contract import Content, FullTree, Layer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 
 class ExportReport(NamedTuple):

@@ -1,10 +1,11 @@
 """One fork as others see it after its run: its record, what it is doing, what changed, and how it goes."""
 
+from __future__ import annotations
+
 import errno
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO
 
 from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, ForkError, HostforkError, StorageError
@@ -18,7 +19,10 @@ from hostfork.storage.contract import Usage
 from hostfork.values import frozen
 from hostfork.vocabulary import Activity
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
     from hostfork.collect.manifest import StatManifest
     from hostfork.lifecycle.export import ExportReport
 
@@ -45,7 +49,7 @@ class Fork:
         self.record = record
 
     @classmethod
-    def open(cls, name: str) -> "Fork":
+    def open(cls, name: str) -> Fork:
         """The fork of that name or unique beginning. Raises ForkError."""
         folder = Store(state_folder()).find(name)
         try:
@@ -54,7 +58,7 @@ class Fork:
             folder.close()
 
     @classmethod
-    def all(cls) -> "tuple[Fork | BrokenFork, ...]":
+    def all(cls) -> tuple[Fork | BrokenFork, ...]:
         """Every fork, in the order of names."""
         found: list[Fork | BrokenFork] = []
         store = Store(state_folder())
@@ -146,14 +150,14 @@ class Fork:
                 found[change.path] = text.line_counts(change, base, delta, path.path, manifest)
         return found
 
-    def export(self, destination: str, form: ExportForm) -> "ExportReport":
+    def export(self, destination: str, form: ExportForm) -> ExportReport:
         """Write the final content, or only what changed, to a new or empty folder. Raises CollectError."""
         from hostfork.lifecycle.export import export
 
         self._must_be_still("exported")
         return export(self._folder, self.record, self.diff(), destination, form)
 
-    def export_tar(self, file: BinaryIO) -> "ExportReport":
+    def export_tar(self, file: BinaryIO) -> ExportReport:
         """Write the final content as a tar stream."""
         from hostfork.lifecycle.export import export_tar
 
@@ -184,7 +188,7 @@ class Fork:
         if self.activity in (Activity.RUNNING, Activity.PREPARING, Activity.RELEASING):
             raise _busy(self.name, f"is {self.activity.value} and cannot be {verb} now")
 
-    def _sides(self, path: PathRecord) -> "tuple[str, str, StatManifest | None]":
+    def _sides(self, path: PathRecord) -> tuple[str, str, StatManifest | None]:
         """Where the base's and the present content are read, and what tells whether that base is still one."""
         content = changes.content_of(self.record, path)
         base, manifest = changes.base_side(self._folder, path, content)

@@ -1,5 +1,7 @@
 """A fork while its owner lives: prepared, launched, watched, finished; and given back or kept when something fails."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import time
@@ -64,7 +66,7 @@ class LiveFork:
         self._probes = Probes()
         self._exit = Exit(None, None)
 
-    def __enter__(self) -> "LiveFork":
+    def __enter__(self) -> LiveFork:
         return self
 
     def __exit__(

@@ -1,5 +1,7 @@
 """Puts together what this host offers: the helper's trial of namespaces, a place for the cgroup, /proc, the pool."""
 
+from __future__ import annotations
+
 import errno
 import os
 

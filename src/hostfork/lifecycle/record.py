@@ -3,6 +3,8 @@
 A record is saved before the things that it names are made, so that a crash leaves an orphan with a name.
 """
 
+from __future__ import annotations
+
 from hostfork.collect.changeset import Counts
 from hostfork.values import frozen
 from hostfork.vocabulary import (

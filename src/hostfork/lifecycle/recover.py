@@ -5,6 +5,8 @@ nobody owns is ended and either kept (something changed) or released. What no re
 what is set aside is erased, here and to its end.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator
 

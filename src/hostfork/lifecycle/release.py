@@ -5,6 +5,8 @@ retry needs. Storage goes in two steps: it is set aside, which takes no time and
 for a moment here and for as long as it takes by a process of its own.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
