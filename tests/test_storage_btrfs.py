@@ -722,7 +722,7 @@ def test_touched_misses_nothing(btrfs_disk: Disk, root: Person, seed: int) -> No
         touched = set(found)
         for name in differing(content.tree, content.base):
             assert covered(name, touched, content.tree, content.base), (name, sorted(touched))
-        assert os.listdir(f"{pool}/btrfs/k").count("now") == 0
+        assert sorted(os.listdir(f"{pool}/btrfs/k")) == ["base", "inside", "tree"]
 
 
 def test_touched_names_every_link_of_a_file(btrfs_disk: Disk, root: Person) -> None:
@@ -788,13 +788,38 @@ def test_touched_is_unknown_where_a_subvolume_took_anothers_place(btrfs_disk: Di
     assert STORAGE.touched("k", pool) is None
 
 
+def test_usage_is_that_of_what_was_touched(btrfs_disk: Disk, person: Person) -> None:
+    """As root by the filesystem's trees, as a user by a walk: the same number of bytes."""
+    source, pool = sample(person, btrfs_disk)
+
+    def life() -> Any:
+        STORAGE.prepare("k", Source(source), pool)
+        tree = STORAGE.mounts("k", pool).source
+        before = STORAGE.usage("k", pool)
+        write(f"{tree}/new", b"x" * 40960)
+        os.link(f"{tree}/new", f"{tree}/again")
+        os.unlink(f"{tree}/large")
+        after = STORAGE.usage("k", pool)
+        os.rename(f"{tree}/sticky", f"{tree}/moved")
+        return before, after, STORAGE.usage("k", pool)
+
+    before, after, moved = person.call(life)
+    assert (before.bytes, before.upper_bound) == (0, True)
+    assert after.bytes == 40960
+    # The walk finds what was moved at no path of the base.
+    assert moved.bytes == 40960 if person.uid == 0 else moved.bytes > 40960
+
+
 def test_a_look_up_that_was_killed_is_no_obstacle(btrfs_disk: Disk, root: Person) -> None:
     source, pool = sample(root, btrfs_disk)
     STORAGE.prepare("k", Source(source), pool)
-    make_subvolume(f"{pool}/btrfs/k/now")
+    for maker in (999999999, os.getpid()):
+        make_subvolume(f"{pool}/btrfs/k/now-{maker}")
     write(f"{STORAGE.mounts('k', pool).source}/small", b"x")
     assert STORAGE.touched("k", pool) == (b"small",)
-    make_subvolume(f"{pool}/btrfs/k/now")
+    assert sorted(os.listdir(f"{pool}/btrfs/k")) == ["base", "inside", "tree"]
+    make_subvolume(f"{pool}/btrfs/k/now-1")
+    assert STORAGE.touched("k", pool) == (b"small",)
     STORAGE.remove("k", pool)
     assert STORAGE.keys(pool) == ()
 

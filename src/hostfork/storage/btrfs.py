@@ -3,7 +3,7 @@
     POOL/btrfs/KEY/tree      the snapshot; the wanted folder lies in it where it lies in its subvolume
     POOL/btrfs/KEY/base      a read-only snapshot of `tree`, made before anything wrote there
     POOL/btrfs/KEY/inside    a symlink whose text is the wanted path, relative to the subvolume's root
-    POOL/btrfs/KEY/now       for a moment, while it is looked up what changed
+    POOL/btrfs/KEY/now-PID   for a moment, while that process looks up what changed
 
 A subvolume nested below the source is an empty folder in a snapshot: it gets a snapshot of its own in that place. Then
 they are not of one instant, and the guarantee is `independent`.
@@ -97,17 +97,18 @@ class Btrfs(Keyed):
             ) from error
 
     def usage(self, key: str, pool: str) -> Usage:
-        """The size of the files that are not those of the base, found by a walk of both.
+        """The size of the files that are not those of the base: those that were touched, else found by a walk of both.
 
         An upper bound: a file of which a part was written shares the rest. What the host deletes later and the base
         still holds is not counted.
         """
-        from hostfork.storage.measure import usage_beside
+        from hostfork.storage.measure import usage_beside, usage_of
 
         content = self.content(key, pool)
         assert content.base is not None
+        names = self.touched(key, pool)
         try:
-            return usage_beside(content.tree, content.base)
+            return usage_beside(content.tree, content.base) if names is None else usage_of(content.tree, names)
         except OSError as error:
             raise failed(f"private storage {key} could not be measured", content.tree, error, "usage") from error
 

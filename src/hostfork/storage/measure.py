@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Iterable
 
 from hostfork.helper.shapes import NamedTuple
 from hostfork.storage.contract import Usage
@@ -38,6 +39,23 @@ def estimate(path: str, omit: tuple[str, ...] = ()) -> Estimate:
         return _counted(root, omit)
     finally:
         os.close(root)
+
+
+def tally(path: str, omit: tuple[str, ...] = ()) -> tuple[int, int]:
+    """Entries and bytes of a whole host folder, however long that takes; a file with several names is copied once.
+
+    What cannot be looked into is not counted. Raises OSError if `path` itself cannot be opened.
+    """
+    total, files = 0, 0
+    seen: set[tuple[int, int]] = set()
+    root = open_quietly(path, FOLDER)
+    try:
+        for entry in walk(root, open_source, frozenset(omit), skip_closed=True):
+            files += 1
+            total += _space(entry.found) if _first(entry, seen) else 0
+    finally:
+        os.close(root)
+    return files, total
 
 
 def _counted(root: int, omit: tuple[str, ...]) -> Estimate:
@@ -111,6 +129,19 @@ def usage_beside(tree: str, base: str) -> Usage:
         os.close(root)
         os.close(beside)
     return Usage(total, inodes, upper_bound=True)
+
+
+def usage_of(tree: str, names: Iterable[bytes]) -> Usage:
+    """Space and inodes of these paths of `tree` alone, relative ones, each file once, not its root: an upper bound."""
+    seen: dict[tuple[int, int], int] = {}
+    for name in names:
+        try:
+            found = os.lstat(os.path.join(os.fsencode(tree), name) if name else tree)
+        except OSError:
+            continue  # it went meanwhile, or lies too deep for its path
+        if name or not stat.S_ISDIR(found.st_mode):
+            seen[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return Usage(sum(seen.values()), len(seen), upper_bound=True)
 
 
 def _unchanged(found: os.stat_result, path: str, folder: int | None) -> bool:

@@ -16,7 +16,7 @@ from hostfork.storage import ioctls, subvolume
 from hostfork.storage.entry import FOLDER
 from hostfork.storage.subvolume import Nested, Obstacle
 
-_TREE, _BASE, _NOW = "tree", "base", "now"
+_TREE, _BASE, _NOW = "tree", "base", "now-"
 _MOST = 20_000
 """Inodes of one subvolume. Reading a file or folder may write the time of it too (relatime), so these can be all."""
 _INODE = struct.Struct("<8xQ24xIIII")
@@ -87,14 +87,23 @@ def _base_of(base: int, one: Nested, opened: int) -> int | None:
 
 def _of_one(room: int, root: int, made: int) -> set[bytes]:
     """The touched paths of one subvolume, relative to its root: written after the transaction `made`."""
-    with contextlib.suppress(FileNotFoundError):
-        ioctls.destroy(_NOW, room)
+    _sweep(room)
+    now = f"{_NOW}{os.getpid()}"
     # A snapshot writes out what is dirty in this subvolume alone, and commits: then all is in the tree.
-    ioctls.snapshot(root, _NOW, room, read_only=True)
+    ioctls.snapshot(root, now, room, read_only=True)
     try:
         return _Names(root).paths(made + 1)
     finally:
-        ioctls.destroy(_NOW, room)
+        ioctls.destroy(now, room)
+
+
+def _sweep(room: int) -> None:
+    """Destroy the snapshots of those that were killed meanwhile, and an own one of the same process number."""
+    for name in os.listdir(room):
+        maker = name.removeprefix(_NOW)
+        if name.startswith(_NOW) and (maker == str(os.getpid()) or not os.path.exists(f"/proc/{maker}")):
+            with contextlib.suppress(FileNotFoundError):
+                ioctls.destroy(name, room)
 
 
 class _Names:
