@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -283,6 +284,8 @@ def test_no_place_for_the_state(script: Run, person: Person, user: Person, ext4_
     if how == "account":
         if person.uid == 0:
             return  # root's account has a home
+        if os.path.isdir(pwd.getpwuid(person.uid).pw_dir):
+            pytest.skip("rig missing: an account without a home")
         where = ""
     else:
         where = f"{how}={place}"
