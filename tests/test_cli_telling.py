@@ -217,6 +217,13 @@ def test_a_progress_line_never_wraps():
         assert columns(text) < width or text.count("  ") == 1
 
 
+def test_where_nothing_is_copied_the_time_left_goes_by_files():
+    look = Look(home="/home/me", width=200)
+    text = telling.progress_text(Progress("/home/me/mono", 25, 0, 100), 7, look)
+    assert text == "hostfork: copy of ~/mono  25 of 100 files  0 B  21 s left"
+    assert "left" not in telling.progress_text(Progress("/home/me/mono", 25, 0), 7, look)
+
+
 def test_nobody_reading_stderr_is_no_error(monkeypatch):
     read, write = os.pipe()
     os.close(read)

@@ -15,11 +15,15 @@ from pathlib import Path
 import pytest
 
 import rigs
+from hostfork.lifecycle import prepare
+from hostfork.lifecycle.record import PathRecord
 from hostfork.storage import reclaim, tree
+from hostfork.storage import tally as tally_program
 from hostfork.storage.choose import KINDS, MECHANISMS, owner_of, storage_of
-from hostfork.storage.contract import Removal, Source
+from hostfork.storage.contract import Guarantees, Offer, Removal, Source
 from hostfork.storage.keys import Keys
-from hostfork.vocabulary import Mechanism
+from hostfork.storage.tally import Tally
+from hostfork.vocabulary import Access, Guarantee, Mechanism
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 SMALL = {"a": "a", "d/c": "d/c"}
@@ -426,6 +430,58 @@ def test_what_a_killed_export_left_is_removed(leaves_nothing, hostfork, person, 
     assert os.listdir(f"{person.state}/stages") == []
     hostfork(person, "discard", "one", "--yes", check=0)
     gone(person)
+
+
+# --- how far a copy is ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_long_copy_is_counted_beside_it(leaves_nothing, person, project, monkeypatch, copies):
+    """What the short look did not come to the end of is told with totals as soon as a process of its own knows them."""
+    monkeypatch.setattr(prepare, "_COUNT_AFTER", -1.0)
+
+    def life():
+        os.mkdir(f"{project}/left out")
+        for name in ("one", "left out/other"):
+            Path(project, name).write_bytes(b"x" * 5000)
+        os.link(f"{project}/one", f"{project}/two")
+        record = PathRecord(Access.PRIVATE, project, "p", True, "k.0", omit=("left out",))
+        offer = Offer(Mechanism.COPY, Guarantees(Guarantee.INDEPENDENT), "", None if copies else 0, None)
+        told = []
+        progress = prepare._Progress(record, offer, told.append)
+        wait_until(lambda: progress(1, 7) or told[-1].files_total is not None)
+        progress.end()
+        progress.end()
+        with pytest.raises(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        return told[0], told[-1]
+
+    first, last = person.call(life)
+    assert (first.files, first.bytes) == (1, 7)
+    assert last.files_total == 5  # a, d, d/c, one, two
+    assert last.bytes_total == (5004 if copies else None)
+
+
+def test_without_a_count_there_is_no_total(person, project, monkeypatch):
+    for program in ("/nowhere", "/bin/false"):
+        monkeypatch.setattr(sys, "executable", program)
+        count = Tally(project, ())
+        time.sleep(0.05)
+        assert count.found() is None
+        count.end()
+
+
+def test_a_count_is_for_its_owner_alone(person, project):
+    """One whose owner died before it began counts nothing."""
+    for owner, said in ((os.getpid(), b"3 2\n"), (1, b"")):
+        command = [sys.executable, "-I", "-S", tally_program.__file__, str(owner), project]
+        assert person.call(_output, command, owner) == said
+
+
+def _output(command, owner):
+    if owner != 1:
+        command[4] = str(os.getpid())
+    return subprocess.run(command, check=True, capture_output=True).stdout
 
 
 # --- the pieces -------------------------------------------------------------------------------------------------------

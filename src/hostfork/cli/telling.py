@@ -183,8 +183,9 @@ def progress_text(event: Progress, spent: float, look: Look) -> str:
     else:
         facts.append(plural(event.files, "file"))
     facts.append(f"{size(event.bytes)} of {size(event.bytes_total)}" if event.bytes_total else size(event.bytes))
-    if event.bytes_total and 0 < event.bytes < event.bytes_total:
-        facts.append(f"{duration(round(spent * (event.bytes_total - event.bytes) / event.bytes) or 1)} left")
+    share = event.bytes / event.bytes_total if event.bytes_total else event.files / (event.files_total or 1)
+    if 0 < share < 1:
+        facts.append(f"{duration(round(spent * (1 - share) / share) or 1)} left")
     text = "  ".join(facts)
     # a line that wraps could not be written over
     while look.width and columns(text) >= look.width and len(facts) > 2:

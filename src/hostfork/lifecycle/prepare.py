@@ -13,12 +13,18 @@ from hostfork.lifecycle.store import ForkFolder, as_fork_error, now
 from hostfork.policy.plan import PathPlan, Plan
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
-from hostfork.storage.contract import Prepared, Source
+from hostfork.storage.contract import Offer, Prepared, Source
 from hostfork.values import replace
 from hostfork.vocabulary import Access, SourceChanged
 from hostfork.workload.identity import boot_id, identify
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hostfork.storage.tally import Tally
+
 _MOST_UNWRITABLE = 100
+_COUNT_AFTER = 0.3
+"""Seconds after which it is worth a process to know how far a copy is."""
 Tell = Callable[[Event], None]
 
 
@@ -58,7 +64,11 @@ def prepare(fork: ForkFolder, record: Record, plan: Plan, tell: Tell) -> Record:
         offer = estimates[path.path]
         assert offer is not None  # a plan with a private path that nothing serves does not exist
         start = time.time()
-        prepared = _prepare_private(fork, path, record.pool, _progress(path, offer.files_estimate, tell))
+        progress = _Progress(path, offer, tell)
+        try:
+            prepared = _prepare_private(fork, path, record.pool, progress)
+        finally:
+            progress.end()
         guarantee = offer.guarantees.guarantee
         tell(PreparedPath(path.path, offer.mechanism, guarantee, prepared.files, prepared.bytes_copied,
                           prepared.seconds, prepared.unwritable))  # fmt: skip
@@ -88,11 +98,35 @@ def _prepare_private(fork: ForkFolder, path: PathRecord, pool: str, progress: Ca
         return prepared
 
 
-def _progress(path: PathRecord, files_total: int | None, tell: Tell) -> Callable[[int, int], None]:
-    def report(files: int, done: int) -> None:
-        tell(Progress(path.path, files, done, files_total))
+class _Progress:
+    """Tells how far one path is, and of how much: as estimated, else as counted beside a copy that takes long."""
 
-    return report
+    def __init__(self, path: PathRecord, offer: Offer, tell: Tell) -> None:
+        self._path = path
+        self._tell = tell
+        self._files, self._bytes = offer.files_estimate, offer.bytes_estimate
+        self._copies = offer.bytes_estimate != 0
+        self._count_from = time.monotonic() + _COUNT_AFTER
+        self._tally: Tally | None = None
+
+    def __call__(self, files: int, done: int) -> None:
+        if self._files is None and time.monotonic() > self._count_from:
+            self._count()
+        self._tell(Progress(self._path.path, files, done, self._files, self._bytes or None))
+
+    def _count(self) -> None:
+        if self._tally is None:
+            from hostfork.storage.tally import Tally
+
+            self._tally = Tally(self._path.path, self._path.omit)
+        found = self._tally.found()
+        if found is not None:
+            self._files, self._bytes = found[0], found[1] if self._copies else 0
+
+    def end(self) -> None:
+        """The copy is done, or failed."""
+        if self._tally is not None:
+            self._tally.end()
 
 
 def _path_record(path: PathPlan, key: str) -> PathRecord:
