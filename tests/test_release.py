@@ -473,7 +473,7 @@ def test_without_a_count_there_is_no_total(person, project, monkeypatch):
 
 def test_a_count_is_for_its_owner_alone(person, project):
     """One whose owner died before it began counts nothing."""
-    for owner, said in ((os.getpid(), b"3 2\n"), (1, b"")):
+    for owner, said in ((os.getpid(), b"3 4\n"), (1, b"")):
         command = [sys.executable, "-I", "-S", tally_program.__file__, str(owner), project]
         assert person.call(_output, command, owner) == said
 
