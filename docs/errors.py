@@ -1,6 +1,7 @@
 """Writes errors.md and troubleshooting.md beside itself, from the table of codes: `python docs/errors.py`."""
 
 import os
+import textwrap
 
 from hostfork.cli.report import exit_status
 from hostfork.cli.troubles import TROUBLES
@@ -76,10 +77,18 @@ def page() -> str:
             group = _group(code)
             lines.append(f"## {GROUPS[group]}\n\n")
         trouble = TROUBLES[code]
-        lines.append(f"### {code.text}\n\n**{code.meaning[:1].upper()}{code.meaning[1:]}.** {trouble.why}\n\n")
-        lines += [f"- {remedy}\n" for remedy in trouble.remedies]
+        meaning = f"**{code.meaning[:1].upper()}{code.meaning[1:]}.** {trouble.why}"
+        lines.append(f"### {code.text}\n\n{_wrapped(meaning)}\n\n")
+        lines += [f"- {_wrapped(remedy, '  ')}\n" for remedy in trouble.remedies]
         lines.append("\n")
     return "".join(lines).rstrip("\n") + "\n"
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    """Lines as long as those of the other pages."""
+    return textwrap.fill(
+        text, 120 - len(indent), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _group(code: Code) -> str:

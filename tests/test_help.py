@@ -8,11 +8,13 @@ import sys
 import pytest
 
 import rigs
+from hostfork.cli import pages as pages_module
+from hostfork.cli.completion import _of_verb
 from hostfork.cli.group import ALIASES, GROUP, VERBS, help_lines
-from hostfork.cli.manual import ENVIRONMENT, FILES, GROUP_EXAMPLES, Example
-from hostfork.cli.options import CONTEXT, ENDING, RULES
+from hostfork.cli.manual import ENVIRONMENT, FILES, GROUP_EXAMPLES, Example, Manual
+from hostfork.cli.options import CONTEXT, ENDING, RULES, Option
 from hostfork.cli.pages import page_of, pages
-from hostfork.cli.verb import SCREEN, Verb
+from hostfork.cli.verb import SCREEN, Verb, options, verb
 from hostfork.errors import Code
 from rigs import Person
 
@@ -123,6 +125,25 @@ def test_tables_of_the_manual_are_used() -> None:
     known = {page.name for page in pages()}
     assert all(set(page.see) <= known for page in pages())
     assert page_of(None).see == tuple(f"hostfork-{name}" for name in VERBS)
+
+
+def test_an_option_stands_in_one_place() -> None:
+    """A line of the table is enough for click, help, manual and completion."""
+    new = Option(("--new",), "what it is", "WHAT", many=True, words=("one", "two"), more="More of it.", rare=True)
+    table = [Option((f"--filler-{number}",), "fills") for number in range(20)]
+
+    @verb("made", "Do it.", Example("hostfork made", "Why."), manual=Manual(about=("About.",)))
+    @options(*table, new)
+    def made_verb(output: object, **given: object) -> int:
+        return 0
+
+    context = made_verb.make_context("made", ["--new", "one", "--new", "x"])
+    assert context.params["new"] == ("one", "x")
+    told = made_verb.get_help(made_verb.context())
+    assert "More options, explained by `hostfork help made`:\n  --new WHAT, --debug" in told
+    item = next(item for item in pages_module._options(made_verb) if item.term == "--new WHAT")
+    assert item.text == "What it is. More of it. It can be repeated."
+    assert [one.value for one in _of_verb(made_verb, ["--new"], "t", 2)] == ["two"]
 
 
 # --- examples --------------------------------------------------------------------------------------------------------
