@@ -424,11 +424,33 @@ def test_omitted_subvolumes_and_files(btrfs_disk: Disk, person: Person) -> None:
     offer, found, touched = person.call(life)
     assert offer.guarantees.guarantee is Guarantee.INDEPENDENT
     for mode, inode, names, size, file_mode, deeper, sticky, kept in found:
-        assert (mode, names, size, file_mode, deeper) == (0o751, [], 0, 0o640, [])
+        assert (mode, names, size, file_mode, sticky) == (0o751, [], 0, 0o640, [])
         assert inode not in (ioctls.STUB_INODE, ioctls.ROOT_INODE)
-        assert set(sticky) == {"inside", "three"}
+        assert deeper == []  # in a nested subvolume, out of which nothing can be moved
         assert kept == times
     assert touched == (() if person.uid == 0 else None)
+
+
+def test_omitted_folders_of_a_whole_subvolume_stay(btrfs_disk: Disk, person: Person) -> None:
+    source, pool = sample(person, btrfs_disk)
+    whole = os.path.dirname(source)
+
+    def life() -> Any:
+        STORAGE.prepare("k", Source(whole, ("pool", "source/plain")), pool)
+        return os.listdir(f"{STORAGE.mounts('k', pool).source}/source/plain")
+
+    assert "inside" in person.call(life)
+
+
+def test_a_link_in_the_way_leads_nowhere(btrfs_disk: Disk, person: Person) -> None:
+    """A folder on the way to an omitted file became a link to a folder outside: nothing there is touched."""
+    source, pool = sample(person, btrfs_disk)
+    person.call(os.symlink, f"{source}/plain", f"{source}/way")
+    person.call(STORAGE.prepare, "k", Source(source, ("way/inside", "folder-link/one")), pool)
+    with open(f"{source}/plain/inside", "rb") as file:
+        assert file.read() == b"plain"
+    with open(f"{STORAGE.mounts('k', pool).source}/plain/one", "rb") as file:
+        assert file.read() == b"several names"
 
 
 def test_what_a_mount_hides_beneath_is_refused(btrfs_disk: Disk, root: Person) -> None:
@@ -836,7 +858,7 @@ def test_the_pool_is_a_subvolume_of_its_own(btrfs_disk: Disk, person: Person) ->
         open_pool(pool)
         for key in ("one", "two"):
             STORAGE.prepare(key, Source(source, ("state",)), pool)
-        return os.stat(pool), os.listdir(f"{STORAGE.mounts('two', pool).source}/state/pool")
+        return os.stat(pool), os.listdir(f"{pool}/btrfs/two/tree/.hostfork-omitted-0/pool")
 
     found, inside = person.call(life)
     assert found.st_ino == ioctls.ROOT_INODE
@@ -852,7 +874,7 @@ def test_forks_in_an_older_pool_are_in_no_later_one(btrfs_disk: Disk, person: Pe
         os.mkdir(pool, 0o700)
         for key in ("one", "two"):
             STORAGE.prepare(key, Source(source, ("pool",)), pool)
-        below = os.listdir(f"{STORAGE.mounts('two', pool).source}/pool/btrfs")
+        below = os.listdir(f"{pool}/btrfs/two/tree/.hostfork-omitted-0/btrfs")
         return below, STORAGE.remove("two", pool), STORAGE.remove("one", pool), STORAGE.keys(pool)
 
     below, _, _, keys = person.call(life)

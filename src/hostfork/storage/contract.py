@@ -40,9 +40,9 @@ class Source:
 
     `path` is absolute and resolved. `omit` holds paths relative to it that belong to something else (nested rules,
     host mounts beneath, the pool, the state folder): a folder there is made empty with the original's owner and mode,
-    a file becomes an empty stand-in, and neither is shown to the witness. What is a snapshot leaves such a folder as it
-    is: a mount covers it in the view, and collecting passes over it. `mounts_beneath` holds the absolute paths of
-    the host's mounts beneath it: some mechanisms cannot serve an ordinary user over such a folder.
+    a file becomes an empty stand-in, and neither is shown to the witness. A snapshot of a whole subvolume leaves such a
+    folder as it is: a mount covers it in the view, and collecting passes over it. `mounts_beneath` holds the absolute
+    paths of the host's mounts beneath it: some mechanisms cannot serve an ordinary user over such a folder.
     """
 
     path: str

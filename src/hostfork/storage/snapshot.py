@@ -83,7 +83,7 @@ def take(found: Found, source: Source, name: str, room: int, read_only: bool) ->
         made = os.open(name, FOLDER, dir_fd=room)
         try:
             subvolume.snapshot_nested(root, made, found.nested)
-            subvolume.blank(root, made, omit)
+            subvolume.blank(root, made, found.place.inside, omit)
             if read_only:
                 subvolume.seal(made, found.nested)
         finally:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
+from hostfork.helper import syscalls
 from hostfork.storage import ioctls
 from hostfork.storage.contract import Removal
 from hostfork.storage.entry import FOLDER, open_quietly
@@ -164,7 +165,7 @@ def _deeper(root: int, path: str, number: int, omit: Collection[str]) -> list[Ne
 def open_nested(root: int, one: Nested) -> int:
     """A nested subvolume. Raises Obstacle where something else lies over it."""
     try:
-        opened = open_quietly(one.path, FOLDER, root)
+        opened = _open_below(one.path, root)
     except PermissionError as error:
         raise Obstacle(f"the subvolume {one.path} beneath it cannot be read by this user", error.errno) from error
     try:
@@ -187,7 +188,7 @@ def snapshot_nested(source: int, target: int, nested: Collection[Nested]) -> Non
     Both are open roots. The folders that hold them keep their times.
     """
     for one in nested:
-        opened = open_quietly(one.path, FOLDER, source)
+        opened = _open_below(one.path, source)
         try:
             with _Held(target, one.path) as (folder, name):
                 os.rmdir(name, dir_fd=folder)
@@ -196,31 +197,54 @@ def snapshot_nested(source: int, target: int, nested: Collection[Nested]) -> Non
             os.close(opened)
 
 
-def blank(source: int, target: int, omit: Collection[str]) -> None:
-    """In a snapshot: an omitted file becomes empty, the stub of an omitted subvolume a folder like the original.
+def blank(source: int, target: int, inside: str, omit: Collection[str]) -> None:
+    """In a snapshot: an omitted file becomes empty, an omitted folder an empty one like the original.
 
-    Other omitted folders stay as they are: a mount covers them in the view, and emptying them takes time. A file that
-    this user cannot replace stays too.
+    What such a folder held is moved out of `inside` and not removed, which takes time. Where `inside` is the whole
+    subvolume or this user may not move it, it stays: a mount covers it in the view.
     """
     for path in omit:
         try:
-            found = os.stat(path, dir_fd=target, follow_symlinks=False)
+            found = _stat(path, target)
             if stat.S_ISREG(found.st_mode) and found.st_size:
-                _replace(target, path, found)
+                _replace(target, path, found, os.unlink)
             elif found.st_ino == ioctls.STUB_INODE:
-                _replace(target, path, os.stat(path, dir_fd=source, follow_symlinks=False))
-        except (FileNotFoundError, PermissionError, NotADirectoryError):
-            continue
+                _replace(target, path, _stat(path, source), os.rmdir)
+            elif stat.S_ISDIR(found.st_mode) and inside != ".":
+                _replace(target, path, found, _out_of(target))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EXDEV):
+                raise
 
 
-def _replace(target: int, path: str, like: os.stat_result) -> None:
+def _out_of(target: int) -> Callable[..., None]:
+    """Moves an entry to the top of the snapshot, under a name that nothing has."""
+
+    def move(name: str, *, dir_fd: int) -> None:
+        number = 0
+        while True:
+            aside = f".hostfork-omitted-{number}"
+            try:
+                os.stat(aside, dir_fd=target, follow_symlinks=False)
+            except FileNotFoundError:
+                return os.rename(name, aside, src_dir_fd=dir_fd, dst_dir_fd=target)
+            number += 1
+
+    return move
+
+
+def _stat(path: str, root: int) -> os.stat_result:
+    with _Held(root, path, leave=True) as (folder, name):
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def _replace(target: int, path: str, like: os.stat_result, clear: Callable[..., None]) -> None:
     with _Held(target, path) as (folder, name):
+        clear(name, dir_fd=folder)
         if stat.S_ISDIR(like.st_mode):
-            os.rmdir(name, dir_fd=folder)
             os.mkdir(name, 0o700, dir_fd=folder)
             opened = os.open(name, FOLDER, dir_fd=folder)
         else:
-            os.unlink(name, dir_fd=folder)
             opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
             if os.geteuid() == 0:
@@ -230,23 +254,28 @@ def _replace(target: int, path: str, like: os.stat_result) -> None:
             os.close(opened)
 
 
-class _Held:
-    """The open folder that holds a path, and the name in it; its times and mode are put back at the end."""
+def _open_below(path: str, root: int) -> int:
+    """A folder below an open one. A symlink on the way, which could lead to the host's, is ELOOP."""
+    return syscalls.openat2(root, path or ".", FOLDER, resolve=syscalls.RESOLVE_NO_SYMLINKS)
 
-    def __init__(self, root: int, path: str) -> None:
+
+class _Held:
+    """The open folder that holds a path, and the name in it; its times and mode are put back, unless they are left."""
+
+    def __init__(self, root: int, path: str, leave: bool = False) -> None:
         self._above, self._name = os.path.split(path)
-        self._root = root
+        self._root, self._leave = root, leave
 
     def __enter__(self) -> tuple[int, str]:
-        self._folder = os.open(self._above or ".", FOLDER, dir_fd=self._root)
+        self._folder = _open_below(self._above, self._root)
         self._found = os.fstat(self._folder)
-        if self._found.st_uid == os.geteuid() and not self._found.st_mode & stat.S_IWUSR:
+        if not self._leave and self._found.st_uid == os.geteuid() and not self._found.st_mode & stat.S_IWUSR:
             os.fchmod(self._folder, self._found.st_mode | stat.S_IWUSR)
         return self._folder, self._name
 
     def __exit__(self, *_: object) -> None:
         try:
-            if os.geteuid() in (0, self._found.st_uid):
+            if not self._leave and os.geteuid() in (0, self._found.st_uid):
                 os.fchmod(self._folder, stat.S_IMODE(self._found.st_mode))
                 os.utime(self._folder, ns=(self._found.st_atime_ns, self._found.st_mtime_ns))
         finally:
@@ -256,7 +285,7 @@ class _Held:
 def seal(root: int, nested: Collection[Nested]) -> None:
     """Make a snapshot read-only, and what is nested in it."""
     for one in nested:
-        opened = os.open(one.path, FOLDER, dir_fd=root)
+        opened = _open_below(one.path, root)
         try:
             ioctls.set_read_only(opened, True)
         finally:
@@ -284,7 +313,7 @@ def erase(name: str, folder: int, pace: Pace) -> Removal:
     root = open_own(name, folder)
     try:
         for path in reversed(_writable(root)):
-            above = os.open(os.path.dirname(path) or ".", FOLDER, dir_fd=root)
+            above = _open_below(os.path.dirname(path), root)
             try:
                 ioctls.destroy(os.path.basename(path), above)
             finally:
@@ -316,7 +345,7 @@ def _writable(root: int) -> list[str]:
         ioctls.set_read_only(root, False)
     found = []
     for path, _ in _direct(root):
-        opened = os.open(path, FOLDER, dir_fd=root)
+        opened = _open_below(path, root)
         try:
             found += [path, *(f"{path}/{inner}" for inner in _writable(opened))]
         finally:
