@@ -124,6 +124,47 @@ def test_rules_inside_a_private_path(hostfork: Run, at_home: Person, project: st
     assert changes(hostfork, at_home, "in", project) == {"a": "modified"}
 
 
+def test_what_is_hidden_gets_into_no_changeset_by_a_rename(hostfork: Run, at_home: Person, project: str) -> None:
+    rules = ["--private", project, "--hidden", f"{project}/src/deep"]
+    hostfork(at_home, "run", "--name", "r", *rules, "--", "mv", "src", "moved", cwd=project, check=0)
+    assert changes(hostfork, at_home, "r", project) == {
+        "src/c": "deleted", "src": "deleted", "moved": "created", "moved/c": "created", "moved/deep": "created",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["mount", "socket"])
+def test_the_hosts_mounts_and_endpoints_beneath(
+    hostfork: Run, at_home: Person, project: str, root: Person, how: str
+) -> None:
+    """Put back in the fork; a user may not be able to remove what a mount hides, and gets a clone then."""
+    if how == "socket":
+        with at_home.popen([sys.executable, "-c", SERVER, f"{project}/s"], stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            server.stdout.readline()
+            script = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('{project}/s'); print(s.recv(9))"
+            done = hostfork(at_home, "run", "--private", project, "--", sys.executable, "-c", script, cwd=project)
+            server.kill()
+        assert done.stdout == "b'hello'\n", done.stderr
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "none", f"{project}/cache"], check=True)
+    try:
+        Path(f"{project}/cache/there").touch()
+        done = hostfork(at_home, "run", "--private", project, "--", "ls", "cache", cwd=project, check=0)
+    finally:
+        rigs.unmount(f"{project}/cache")
+    assert done.stdout == "there\n"
+
+
+SERVER = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("ready", flush=True)
+listener.accept()[0].sendall(b"hello")
+"""
+
+
 @pytest.mark.parametrize("mode", ["", ":overlay"])
 def test_nested_subvolumes(hostfork: Run, at_home: Person, project: str, mode: str) -> None:
     at_home.call(make_subvolume, f"{project}/nested")
