@@ -119,11 +119,14 @@ def one_fork(fork: str, source: str, uid: int, files: int, rounds: int, limit: f
 def one_round(fork: str, source: str) -> tuple[float, float, float]:
     """Seconds from the release's begin until the fork is off the list, until it returns, until all is erased."""
     moments: dict[str, float] = {}
-    release, remove = live.release, ForkFolder.remove
+    release, erased, remove = live.release, live.erased, ForkFolder.remove
 
     def timed_release(*arguments: Any) -> Any:
         moments["begin"] = time.perf_counter()
-        left = release(*arguments)
+        return release(*arguments)
+
+    def timed_erased(*arguments: Any) -> Any:
+        left = erased(*arguments)
         moments["returned"] = time.perf_counter()
         return left
 
@@ -131,12 +134,12 @@ def one_round(fork: str, source: str) -> tuple[float, float, float]:
         remove(folder)
         moments["off"] = time.perf_counter()
 
-    live.release, ForkFolder.remove = timed_release, timed_remove  # type: ignore[method-assign]
+    live.release, live.erased, ForkFolder.remove = timed_release, timed_erased, timed_remove
     try:
         rules = api.RuleOptions(private=(f"{source}:{fork}",))
         outcome = api.run(api.Request(("true",), rules=rules, cwd=source, keep=api.Keep.NEVER))
     finally:
-        live.release, ForkFolder.remove = release, remove  # type: ignore[method-assign]
+        live.release, live.erased, ForkFolder.remove = release, erased, remove
     assert outcome.released, outcome
     assert outcome.leftovers == (), outcome
     pool = Store(state_folder()).pool

@@ -151,6 +151,8 @@ def test_a_large_fork_is_off_the_list_and_erased_by_nobodys_child(leaves_nothing
             ["ionice", "-p", str(pid)], capture_output=True, text=True, check=True
         ).stdout  # fmt: skip
         assert os.stat(f"/proc/{pid}").st_uid == person.uid
+        assert "hostfork-one" not in Path(f"/proc/{pid}/cgroup").read_text()  # its life holds no fork's group
+        assert os.stat(f"/proc/{pid}/ns/mnt").st_ino == os.stat("/proc/self/ns/mnt").st_ino
     os.close(reader)
     gone(person)
     assert hostfork(person, "recover", check=0).stdout == ""
@@ -416,6 +418,7 @@ def test_what_a_killed_export_left_is_removed(leaves_nothing, hostfork, person, 
     above = ext4_disk.folder(person)
     owner = person.popen([PROGRAM, "export", "one", f"{above}/out", *filter(None, [form])])
     wait_until(lambda: list(Path(above).glob(".hostfork-export-*/d/*")))
+    owner.send_signal(signal.SIGSTOP)
     assert len(os.listdir(f"{person.state}/stages")) == 1
     hostfork(person, "recover", check=0)
     assert list(Path(above).glob(".hostfork-export-*"))  # its owner lives

@@ -11,7 +11,7 @@ from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, ForkError, HostforkError, StorageError
 from hostfork.lifecycle import changes
 from hostfork.lifecycle.record import ForkProcess, PathRecord, Record, observed_activity
-from hostfork.lifecycle.release import await_keeper, close_view, end_writers, members_of, release
+from hostfork.lifecycle.release import await_keeper, close_view, end_writers, erased, members_of, release
 from hostfork.lifecycle.request import ExportForm
 from hostfork.lifecycle.store import ForkFolder, Store, state_folder
 from hostfork.storage.choose import storage_of
@@ -182,7 +182,8 @@ class Fork:
                     raise _busy(
                         self.name, f"has processes that cannot be ended: {', '.join(map(str, report.survivors))}"
                     )
-            return release(folder, record, close_view(record, None)).told
+            left = release(folder, record, close_view(record, None))
+        return erased(record.pool, left).told
 
     def _must_be_still(self, verb: str) -> None:
         if self.activity in (Activity.RUNNING, Activity.PREPARING, Activity.RELEASING):

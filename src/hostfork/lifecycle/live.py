@@ -166,13 +166,12 @@ class LiveFork:
         if keep:
             self._keep(found)
         left = close_view(self.record, self._helper)
-        if keep:
-            left = erased(self.record.pool, left)
-            if not left:
-                self._folder.note("kept")
-        else:
+        if not keep:
             left = release(self._folder, self.record, left)
+        elif not left:
+            self._folder.note("kept")
         self._finished = True
+        left = erased(self.record.pool, left)
         self._times.end("release")
         return self._outcome(found, keep, left)
 
@@ -295,7 +294,10 @@ class LiveFork:
             return Leftovers()
         if self._launched:
             end_writers(self.record, self._helper)
-        return release(self._folder, self.record, close_view(self.record, self._helper))
+        return self._release(close_view(self.record, self._helper))
+
+    def _release(self, left: Leftovers) -> Leftovers:
+        return erased(self.record.pool, release(self._folder, self.record, left))
 
     def _leave(self) -> Leftovers:
         """The command may have run: what it changed is kept."""
@@ -305,7 +307,7 @@ class LiveFork:
             return Leftovers((*left.told, "the fork stays as it is until `hostfork recover`"))
         found = self._found()
         if found is not None and self._request.keep is not Keep.ALWAYS and not any(c.changes for c in found.values()):
-            return release(self._folder, self.record, left)
+            return self._release(left)
         if self.record.activity is not Activity.IDLE:
             self._record = replace(self.record, activity=Activity.RUNNING, status=self._status(), ended=now())
             self._leave_idle(found)

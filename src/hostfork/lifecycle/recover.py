@@ -138,7 +138,7 @@ def _tidy(folder: ForkFolder, record: Record) -> Recovered | None:
     if _journal_says(folder, "kept"):
         return None
     await_keeper(record)
-    left = erased(record.pool, close_view(record, None))
+    left = erased(record.pool, close_view(record, None), background=False)
     stored = changes.stored_changes(folder)
     if stored is not None:
         changes.reduce_storage(record, changes.parts_of(stored, record))
@@ -165,7 +165,7 @@ def _settle(folder: ForkFolder, record: Record) -> Recovered:
         found = changes.collect(folder, record, lambda _path: None)
         if any(changeset.changes for changeset in found.values()):
             return _keep(folder, record, found, left)
-    left = release(folder, record, left)
+    left = erased(record.pool, release(folder, record, left), background=False)
     return Recovered(record.name, "released" if not left else "partly released", left.told)
 
 
@@ -179,7 +179,7 @@ def _keep(folder: ForkFolder, record: Record, found: dict[str, Changeset], left:
     record = replace(record, activity=Activity.IDLE, ended=record.ended or now(), counts=counts, status=status)
     folder.save(record, durable=True)
     changes.reduce_storage(record, found)
-    left = erased(record.pool, left)
+    left = erased(record.pool, left, background=False)
     if not left:
         folder.note("kept")
     torn = ", the machine went down before they were surely on disk" if record.torn else ""

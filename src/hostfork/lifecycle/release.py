@@ -119,24 +119,24 @@ def close_view(record: Record, keeper: Helper | None) -> Leftovers:
 
 
 def release(fork: ForkFolder, record: Record, left: Leftovers) -> Leftovers:
-    """Set aside the storage, take the fork off the list if nothing is left, and erase. The writers are stopped.
+    """Set aside the storage and, if nothing is left, take the fork off the list. The writers are stopped.
 
     `left` is what closing the view could not give back: the record stays for it. Until the end it says `releasing`, so
-    that a retry knows what it finds.
+    that a retry knows what it finds. What is set aside is for `erased`.
     """
     record = replace(record, activity=Activity.RELEASING)
     fork.save(record)
     left = _set_aside(record.paths, record.pool, left)
     if not left:
         fork.remove()
-    return erased(record.pool, left)
+    return left
 
 
-def erased(pool: str, left: Leftovers) -> Leftovers:
-    """Erase what is set aside, as far as a moment goes; the rest in the background."""
+def erased(pool: str, left: Leftovers, background: bool = True) -> Leftovers:
+    """Erase what is set aside, as far as a moment goes; the rest goes in the background, or is the caller's."""
     from hostfork.storage import reclaim
 
-    removed, errors = reclaim.erase_soon(pool, left.aside)
+    removed, errors = reclaim.erase_soon(pool, left.aside, background)
     stuck = tuple(map(reclaim.told, errors))
     return replace(left, aside=(), stuck=left.stuck + stuck, reclaiming=removed is Removal.RECLAIMING)
 

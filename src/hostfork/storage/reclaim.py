@@ -92,10 +92,12 @@ def erase(aside: Aside, pace: Pace | None = None) -> Removal:
     return owner_of(*KINDS[aside.kind]).erase(aside.name, aside.pool, pace)
 
 
-def erase_soon(pool: str, names: Iterable[tuple[KeyOwner, str]]) -> tuple[Removal, list[StorageError]]:
+def erase_soon(
+    pool: str, names: Iterable[tuple[KeyOwner, str]], background: bool = True
+) -> tuple[Removal, list[StorageError]]:
     """Erase these as far as a moment goes; a process of its own does the rest, and what others left in the pool.
 
-    RECLAIMING where their space is not all back.
+    RECLAIMING where their space is not all back. Without `background` somebody else does the rest.
     """
     pace, removed, errors = Brief(ENTRIES, SECONDS, LARGEST), Removal.GONE, []
     for owner, name in names:
@@ -104,7 +106,7 @@ def erase_soon(pool: str, names: Iterable[tuple[KeyOwner, str]]) -> tuple[Remova
                 removed = Removal.RECLAIMING
         except StorageError as error:
             errors.append(error)
-    if any(aside.number is None for aside in asides(pool)):
+    if background and any(aside.number is None for aside in asides(pool)):
         start((pool,))
     return removed, errors
 
