@@ -45,17 +45,22 @@ def writer_group(root: Person) -> Iterator[tuple[str, int]]:
     writer.kill()
     writer.wait()
     deadline = time.monotonic() + 5
-    while "populated 1" in open(f"{group}/cgroup.events").read() and time.monotonic() < deadline:
+    while "populated 1" in text(f"{group}/cgroup.events") and time.monotonic() < deadline:
         time.sleep(0.01)
     os.rmdir(group)
 
 
-def log(place: str) -> list[str]:
+def text(path: str) -> str:
+    """What a file holds; nothing where it is not there."""
     try:
-        with open(f"{place}/log") as file:
-            return file.read().split()
+        with open(path, encoding="utf-8") as file:
+            return file.read()
     except FileNotFoundError:
-        return []
+        return ""
+
+
+def log(place: str) -> list[str]:
+    return text(f"{place}/log").split()
 
 
 def wait_for(true: Any, seconds: float = 20) -> None:
@@ -82,8 +87,8 @@ def test_the_commands_stand_around_the_taking(hostfork: Any, person: Person, pla
 
 def test_where_quiescing_fails_nothing_is_made_and_it_is_undone(hostfork: Any, person: Person, place: str) -> None:
     done = hostfork(
-        person, "run", "--private", f"{place}/proj", "--quiesce", "exit 7", "--unquiesce", f"echo undone >> {place}/log",
-        "--", "touch", f"{place}/ran", check=125,
+        person, "run", "--private", f"{place}/proj", "--quiesce", "exit 7",
+        "--unquiesce", f"echo undone >> {place}/log", "--", "touch", f"{place}/ran", check=125,
     )  # fmt: skip
     assert "`exit 7` did not quiesce the host" in done.stderr
     assert "status 7" in done.stderr
@@ -137,10 +142,10 @@ def test_it_is_undone_when_the_owner_is_killed(hostfork: Any, person: Person, pl
         "--unquiesce", f"echo undone >> {place}/log", "--", "true",
     ]  # fmt: skip
     owner = person.popen(argv)
-    wait_for(lambda: os.path.exists(f"{place}/pid") and open(f"{place}/pid").read().strip())
+    wait_for(lambda: text(f"{place}/pid").strip())
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    guard = int(open(f"{place}/pid").read())
+    guard = int(text(f"{place}/pid"))
     os.killpg(guard, signal.SIGTERM)  # the command that hangs; the guard lives through it
     wait_for(lambda: log(place) == ["undone"])
     wait_for(lambda: not os.path.exists(f"/proc/{guard}"))
@@ -155,8 +160,8 @@ def test_recovery_undoes_what_a_killed_guard_left(hostfork: Any, person: Person,
         "--unquiesce", f"echo undone >> {place}/log", "--", "true",
     ]  # fmt: skip
     owner = person.popen(argv)
-    wait_for(lambda: os.path.exists(f"{place}/pid") and open(f"{place}/pid").read().strip())
-    guard = int(open(f"{place}/pid").read())
+    wait_for(lambda: text(f"{place}/pid").strip())
+    guard = int(text(f"{place}/pid"))
     os.killpg(guard, signal.SIGSTOP)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
@@ -177,7 +182,7 @@ def test_an_interrupt_ends_a_command_that_hangs_and_undoes(hostfork: Any, person
         "--unquiesce", f"echo undone >> {place}/log", "--", "true",
     ]  # fmt: skip
     owner = person.popen(argv)
-    wait_for(lambda: os.path.exists(f"{place}/pid") and open(f"{place}/pid").read().strip())
+    wait_for(lambda: text(f"{place}/pid").strip())
     owner.send_signal(signal.SIGINT)
     assert owner.wait(20) == 130
     assert log(place) == ["undone"]
@@ -204,7 +209,7 @@ def test_a_frozen_cgroup_stands_still_while_paths_are_taken(
             "--", "true", check=0,
         )  # fmt: skip
         assert "written" not in done.stderr
-    assert "frozen 0" in open(f"{group}/cgroup.events").read()
+    assert "frozen 0" in text(f"{group}/cgroup.events")
     size = os.path.getsize(f"{root.home}/busy/written")
     wait_for(lambda: os.path.getsize(f"{root.home}/busy/written") > size)
 
@@ -220,10 +225,10 @@ def test_a_cgroup_that_somebody_froze_stays_frozen(hostfork: Any, root: Person, 
     group, _writer = writer_group
     with open(f"{group}/cgroup.freeze", "w") as file:
         file.write("1")
-    wait_for(lambda: "frozen 1" in open(f"{group}/cgroup.events").read())
+    wait_for(lambda: "frozen 1" in text(f"{group}/cgroup.events"))
     os.mkdir(f"{root.home}/p")
     hostfork(root, "run", "--private", f"{root.home}/p:copy", "--freeze-cgroup", group, "--", "true", check=0)
-    assert "frozen 1" in open(f"{group}/cgroup.events").read()
+    assert "frozen 1" in text(f"{group}/cgroup.events")
 
 
 @pytest.mark.rig("cgroup")
@@ -235,12 +240,12 @@ def test_a_killed_owner_leaves_no_cgroup_frozen(hostfork: Any, root: Person, wri
         ["strace", "-qq", "-o", "/dev/null", "-e", "trace=rename,renameat", "-e", "inject=rename:delay_enter=30s",
          PROGRAM, "run", "--private", f"{root.home}/p:copy", "--freeze-cgroup", group, "--", "true"]
     )  # fmt: skip
-    wait_for(lambda: "frozen 1" in open(f"{group}/cgroup.events").read())
+    wait_for(lambda: "frozen 1" in text(f"{group}/cgroup.events"))
     pid = int(subprocess.run(["pgrep", "-P", str(owner.pid)], capture_output=True, text=True).stdout.split()[0])
     os.kill(pid, signal.SIGKILL)
     owner.kill()
     owner.wait()
-    wait_for(lambda: "frozen 0" in open(f"{group}/cgroup.events").read())
+    wait_for(lambda: "frozen 0" in text(f"{group}/cgroup.events"))
     hostfork(root, "recover", check=0)
 
 
