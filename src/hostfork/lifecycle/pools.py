@@ -10,6 +10,7 @@ is forgotten; the next run there remembers it again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ def remember(store: Store, pool: str) -> None:
     with as_fork_error("the pool cannot be remembered", folder):
         os.makedirs(folder, 0o700, exist_ok=True)
         _link(os.path.join(folder, _name(pool)), pool)
+    with contextlib.suppress(OSError):  # a full disk; without the mark nothing there is taken for nobody's
         _link(os.path.join(pool, _MARK + _name(store.root)), store.root)
 
 

@@ -106,7 +106,8 @@ def erase_soon(
                 removed = Removal.RECLAIMING
         except StorageError as error:
             errors.append(error)
-    if background and any(aside.number is None for aside in asides(pool)):
+    # One that is at it looks again before it ends.
+    if background and any(aside.number is None for aside in asides(pool)) and not is_active(pool):
         start((pool,))
     return removed, errors
 
