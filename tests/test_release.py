@@ -17,7 +17,7 @@ import pytest
 import rigs
 from hostfork.lifecycle import prepare
 from hostfork.lifecycle.record import PathRecord
-from hostfork.storage import reclaim, tree
+from hostfork.storage import pace, reclaim, tree
 from hostfork.storage import tally as tally_program
 from hostfork.storage.choose import KINDS, MECHANISMS, owner_of, storage_of
 from hostfork.storage.contract import Guarantees, Offer, Removal, Source
@@ -502,8 +502,8 @@ def removal(path, entries, largest=1 << 30):
     """A removal of `path` in no time at all beyond so many entries; what it gave."""
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
     try:
-        tree.remove_tree(os.path.basename(path), folder, tree.Brief(entries, -1.0, largest))
-    except tree.OutOfTime:
+        tree.remove_tree(os.path.basename(path), folder, pace.Brief(entries, -1.0, largest))
+    except pace.OutOfTime:
         return "out of time"
     finally:
         os.close(folder)

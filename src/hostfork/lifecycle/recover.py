@@ -22,8 +22,8 @@ from hostfork.lifecycle.store import ForkFolder, Store, now
 from hostfork.storage import reclaim
 from hostfork.storage.choose import all_keys
 from hostfork.storage.contract import KeyOwner, KeyStage
+from hostfork.storage.pace import Pace
 from hostfork.storage.pool import sweep_probes
-from hostfork.storage.tree import Pace
 from hostfork.values import replace
 from hostfork.vocabulary import Activity
 from hostfork.workload.cgroup import Group

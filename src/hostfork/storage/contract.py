@@ -31,7 +31,7 @@ from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hostfork.storage.tree import Pace
+    from hostfork.storage.pace import Pace
 
 
 @frozen

@@ -17,7 +17,8 @@ import time
 from hostfork.errors import Code, StorageError
 from hostfork.storage.contract import KeyStage, KeyState, Removal, Usage
 from hostfork.storage.failures import failed, is_full
-from hostfork.storage.tree import OutOfTime, Pace, remove_tree
+from hostfork.storage.pace import OutOfTime, Pace
+from hostfork.storage.tree import remove_tree
 from hostfork.vocabulary import Mechanism
 
 _NEW, _REMOVE = "new-", "rm-"

@@ -15,7 +15,7 @@ from hostfork.errors import StorageError
 from hostfork.storage.choose import KINDS, owner_of
 from hostfork.storage.contract import KeyOwner, Removal
 from hostfork.storage.keys import FAILED, is_aside, key_of
-from hostfork.storage.tree import Brief, Pace
+from hostfork.storage.pace import Brief, Pace
 from hostfork.values import frozen
 
 ENTRIES, SECONDS, LARGEST = 200, 0.005, 32 << 20

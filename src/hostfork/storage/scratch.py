@@ -13,7 +13,7 @@ from hostfork.helper.protocol import Bind
 from hostfork.storage.contract import KeyState, Removal
 from hostfork.storage.failures import failed, is_full, no_space
 from hostfork.storage.keys import Keys
-from hostfork.storage.tree import Pace
+from hostfork.storage.pace import Pace
 
 _KIND, _TREE = "scratch", "tree"
 

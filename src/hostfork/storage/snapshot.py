@@ -15,9 +15,10 @@ from hostfork.storage.entry import FOLDER, open_quietly
 from hostfork.storage.failures import failed, is_full, no_space
 from hostfork.storage.filesystem import Filesystem, all_mounts, filesystem_of
 from hostfork.storage.keys import Keys
+from hostfork.storage.pace import Pace
 from hostfork.storage.pool import make_own
 from hostfork.storage.subvolume import Nested, Obstacle, Place
-from hostfork.storage.tree import Descent, FolderMovedError, Pace, open_source, remove_tree
+from hostfork.storage.tree import Descent, FolderMovedError, open_source, remove_tree
 from hostfork.values import frozen
 
 INSIDE = "inside"

@@ -15,7 +15,8 @@ from hostfork.storage import ioctls
 from hostfork.storage.contract import Removal
 from hostfork.storage.entry import FOLDER, open_quietly
 from hostfork.storage.filesystem import Filesystem, all_mounts, mount_id
-from hostfork.storage.tree import Pace, open_own, remove_tree
+from hostfork.storage.pace import Pace
+from hostfork.storage.tree import open_own, remove_tree
 from hostfork.values import frozen
 
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

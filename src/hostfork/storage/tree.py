@@ -12,6 +12,7 @@ from itertools import islice
 
 from hostfork.helper.shapes import NamedTuple
 from hostfork.storage.entry import FOLDER, open_quietly
+from hostfork.storage.pace import CHUNK, STEADY, Pace
 
 _KEPT = 50
 """Descriptors that one descent keeps open; processes have 1024 by default."""
@@ -19,59 +20,6 @@ _ASIDE = ".hostfork-deep-"
 _FLAGS_GET, _FLAGS_SET = 0x80086601, 0x40086602
 _LOCKED = 0x10 | 0x20
 """FS_IMMUTABLE_FL and FS_APPEND_FL (ioctl_iflags(2)): root's, and in the way of removal."""
-
-
-_CHUNK = 64
-"""Entries that go between two looks at the clock."""
-
-
-class OutOfTime(Exception):
-    """A removal was stopped by its pace; the rest can be removed later."""
-
-
-class Pace:
-    """Told how a removal goes on. This one lets it go on."""
-
-    looks = False
-    """Whether it wants to see each file before that goes."""
-    waits = True
-    """Whether it waits for another process that is at the same."""
-
-    def file(self, found: os.stat_result) -> None:
-        """A file is about to go. May raise OutOfTime."""
-
-    def went(self, entries: int) -> None:
-        """So many entries went. May raise OutOfTime."""
-
-
-_STEADY = Pace()
-
-
-class Brief(Pace):
-    """A removal that a user waits for: a few entries whatever it takes, as many more as fit into a moment."""
-
-    looks = True
-    waits = False
-
-    def __init__(self, entries: int, seconds: float, largest: int) -> None:
-        self._left = entries
-        self._end = time.monotonic() + seconds
-        self._largest = largest
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing further is to be begun."""
-        return self._left < 0 and time.monotonic() > self._end
-
-    def file(self, found: os.stat_result) -> None:
-        """The kernel frees a large file's blocks before unlink returns."""
-        if found.st_nlink == 1 and found.st_blocks * 512 > self._largest:
-            raise OutOfTime
-
-    def went(self, entries: int) -> None:
-        self._left -= entries
-        if self.is_over:
-            raise OutOfTime
 
 
 class FolderMovedError(OSError):
@@ -215,7 +163,7 @@ def _listed(
     return found
 
 
-def remove_tree(name: str, folder: int, pace: Pace = _STEADY) -> None:
+def remove_tree(name: str, folder: int, pace: Pace = STEADY) -> None:
     """Remove `name`, whatever it is, from the open `folder`; private storage only. It may be gone already.
 
     A folder of mode 0000 gets its bits first; root's immutable flags are taken away; depth does not matter. An OSError
@@ -293,7 +241,7 @@ def _unlinked(folder: int, pace: Pace) -> list[str]:
     """Unlink all but the folders in the open `folder` and return those."""
     folders = []
     with os.scandir(folder) as entries:
-        while chunk := list(islice(entries, _CHUNK)):
+        while chunk := list(islice(entries, CHUNK)):
             for entry in chunk:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.name)
