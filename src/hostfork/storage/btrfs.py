@@ -16,7 +16,6 @@ import time
 from collections.abc import Collection
 
 from hostfork.helper.protocol import Bind
-from hostfork.storage import snapshot
 from hostfork.storage.contract import (
     FullTree,
     Guarantees,
@@ -29,24 +28,38 @@ from hostfork.storage.contract import (
     Witness,
 )
 from hostfork.storage.failures import failed
+from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.keys import Keyed
-from hostfork.storage.snapshot import Found, SnapshotKeys
-from hostfork.storage.subvolume import Obstacle
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hostfork.storage.snapshot import Found, SnapshotKeys
 
 TREE, BASE = "tree", "base"
 
 
 class Btrfs(Keyed):
-    """The mechanism `btrfs`."""
+    """The mechanism `btrfs`. What it is made of is loaded where there is Btrfs: every run asks, most are elsewhere."""
 
     mechanism = Mechanism.BTRFS
 
     def keys_of(self, pool: str) -> SnapshotKeys:
+        from hostfork.storage.snapshot import SnapshotKeys
+
         return SnapshotKeys(pool, "btrfs")
 
     def probe(self, source: Source, pool: str) -> Offer | Refusal:
         """Look at the subvolume, its owners and what is nested; make and remove an empty one in the pool."""
+        try:
+            mount = filesystem_of(source.path)
+        except OSError as error:
+            return Refusal(Mechanism.BTRFS, f"{source.path} cannot be read", error.errno)
+        if mount.kind != "btrfs":
+            return Refusal(Mechanism.BTRFS, f"{source.path} is on {mount}, not on Btrfs")
+        from hostfork.storage import snapshot
+        from hostfork.storage.subvolume import Obstacle
+
         try:
             found = snapshot.examine(source, pool)
         except Obstacle as obstacle:
@@ -59,6 +72,8 @@ class Btrfs(Keyed):
         self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
     ) -> Prepared:
         """Take the snapshots. No entry is looked at: the witness is told of none."""
+        from hostfork.storage import snapshot
+
         start = time.monotonic()
 
         def make(found: Found, room: int) -> None:
@@ -70,10 +85,12 @@ class Btrfs(Keyed):
 
     def mounts(self, key: str, pool: str) -> Bind:
         """The wanted folder or file in the snapshot."""
-        return Bind(snapshot.inside(self.keys_of(pool).whole(key), TREE, key))
+        return Bind(self.content(key, pool).tree)
 
     def content(self, key: str, pool: str) -> FullTree:
         """The same; the base lies beside it, with the same inode numbers."""
+        from hostfork.storage import snapshot
+
         path = self.keys_of(pool).whole(key)
         return FullTree(snapshot.inside(path, TREE, key), snapshot.inside(path, BASE, key))
 
@@ -90,7 +107,7 @@ class Btrfs(Keyed):
 
         path = self.keys_of(pool).whole(key)
         try:
-            return touched(path, os.path.relpath(snapshot.inside(path, TREE, key), os.path.join(path, TREE)))
+            return touched(path, os.path.relpath(self.content(key, pool).tree, os.path.join(path, TREE)))
         except OSError as error:
             raise failed(
                 f"what changed in private storage {key} cannot be looked up", path, error, "touched"

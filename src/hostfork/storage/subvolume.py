@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator
 
-from hostfork.helper import syscalls
 from hostfork.storage import ioctls
 from hostfork.storage.contract import Removal
 from hostfork.storage.entry import FOLDER, open_quietly
@@ -257,6 +256,8 @@ def _replace(target: int, path: str, like: os.stat_result, clear: Callable[..., 
 
 def _open_below(path: str, root: int) -> int:
     """A folder below an open one. A symlink on the way, which could lead to the host's, is ELOOP."""
+    from hostfork.helper import syscalls  # with it comes ctypes, which takes milliseconds
+
     return syscalls.openat2(root, path or ".", FOLDER, resolve=syscalls.RESOLVE_NO_SYMLINKS)
 
 
