@@ -86,11 +86,15 @@ class Offer:
 
 @frozen
 class Refusal:
-    """A mechanism cannot serve this source; `reason` is a clause such as `ext4 on /dev/vda2 does not share blocks`."""
+    """A mechanism cannot serve this source; `reason` is a clause such as `ext4 on /dev/vda2 does not share blocks`.
+
+    `of_pool`: with a pool on another filesystem it could.
+    """
 
     mechanism: Mechanism
     reason: str
     errno: int | None = None
+    of_pool: bool = False
 
 
 @frozen

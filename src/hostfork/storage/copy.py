@@ -35,6 +35,8 @@ class Copy(Replicated):
             place = os.path.dirname(source.path) if os.path.islink(source.path) else source.path
             here, there = os.statvfs(place), os.statvfs(pool)
             room = there.f_bavail * there.f_frsize
+            if not there.f_blocks:
+                return  # ramfs and some network filesystems do not tell their size
             if (here.f_blocks - here.f_bfree) * here.f_frsize <= room:
                 return
             needed = estimate(source.path, source.omit).bytes

@@ -169,7 +169,8 @@ def _pool_obstacle(pool: str) -> Refusal | None:
         finally:
             os.close(inner)
     except OSError as error:
-        return _refused(f"the pool {pool} ({kind}) cannot hold an upper folder: {step}", error.errno)
+        reason = f"the pool {pool} ({kind}) cannot hold an upper folder: {step}"
+        return Refusal(Mechanism.OVERLAY, reason, error.errno, of_pool=True)
     finally:
         remove_tree(name, folder)
         os.close(folder)

@@ -142,7 +142,8 @@ def _answered(error: OSError, at: str, source: Source, pool: str) -> Refusal:
 
 def _elsewhere(source: Source, pool: str, error: OSError) -> Refusal:
     where = f"{filesystem_of(pool)}, not {_filesystem(source.path)}"
-    return _refused(f"the pool {pool} is on another filesystem ({where})", error)
+    reason = f"the pool {pool} is on another filesystem ({where})"
+    return Refusal(Mechanism.REFLINK, reason, error.errno, of_pool=True)
 
 
 def _filesystem(path: str) -> Filesystem:
