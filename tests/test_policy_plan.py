@@ -614,7 +614,7 @@ def test_a_writer_breaks_stable_and_is_said(base: str) -> None:
         assert f"(pid {pid}) has {base}/p/file open for writing" in error.message
         assert planned(base, SNAPSHOTS, private=(f"{base}/p",), require=("stable",))
         plan = planned(base, private=(f"{base}/p",))
-        assert f"({pid})" in sentence(plan, NoticeKind.WRITERS)
+        assert f"file (python3, pid {pid})" in sentence(plan, NoticeKind.WRITERS)
         assert NoticeKind.WRITERS not in kinds(planned(base, private=(f"{base}/q",)))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from hostfork.policy.demands import writers
 from hostfork.policy.host import HostFacts
 from hostfork.policy.layout import Layout, Placed
-from hostfork.policy.paths import beneath
+from hostfork.policy.paths import beneath, relative
 from hostfork.policy.planned import Notice, NoticeKind, PathPlan, Plan
 from hostfork.storage.contract import Guarantees
 from hostfork.values import replace
@@ -112,8 +112,10 @@ def _of_path(path: PathPlan, placed: Placed, plan: Plan, layout: Layout) -> Iter
         yield Notice(NoticeKind.FOREIGN_OWNERS, sentence, path.path)
     writing = writers(path.path, layout)
     if writing:
-        who = _some(tuple(dict.fromkeys(f"{file.process} ({file.pid})" for file in writing)))
-        sentence = f"host processes have files in {path.written} open for writing: {who}"
+        which = _some(
+            tuple(f"{relative(file.path, path.path) or 'itself'} ({file.process}, pid {file.pid})" for file in writing)
+        )
+        sentence = f"host processes have files in {path.written} open for writing: {which}"
         yield Notice(NoticeKind.WRITERS, sentence, path.path)
 
 
