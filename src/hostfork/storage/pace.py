@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
 
-CHUNK = 64
+CHUNK = 32
 """Entries that go between two looks at the clock."""
 
 

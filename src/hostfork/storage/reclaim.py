@@ -18,7 +18,7 @@ from hostfork.storage.keys import FAILED, is_aside, key_of
 from hostfork.storage.pace import Brief, Pace
 from hostfork.values import frozen
 
-ENTRIES, SECONDS, LARGEST = 200, 0.005, 32 << 20
+ENTRIES, SECONDS, LARGEST = 100, 0.005, 32 << 20
 """What is erased at once: so many entries in any case, as many more as fit into that time, no file larger than that."""
 _LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 
@@ -119,6 +119,8 @@ def start(pools: Sequence[str]) -> None:
     """
     if not sys.executable:
         return
+    from threading import Thread
+
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reclaimer.py")
     command = [sys.executable, "-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}", program, *pools]
     null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
@@ -132,9 +134,17 @@ def start(pools: Sequence[str]) -> None:
             setsid=True,
             setsigmask=(),
         )
-        os.waitpid(pid, 0)
     except OSError:
         return
+    # The caller does not wait for the shell, nor has it to; where the caller ends first it is init's too.
+    Thread(target=_reap, args=(pid,), daemon=True).start()
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        return  # the caller ignores SIGCHLD, or waits for every child
 
 
 def is_active(pool: str) -> bool:
