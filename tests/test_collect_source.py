@@ -100,6 +100,24 @@ def test_tmpfs_is_not_checked(root: Person, tmpfs_disk: Disk) -> None:
     assert "tmpfs" in found.reason
 
 
+def _fill(folder: str) -> None:
+    for number in range(100_000):
+        os.mknod(f"{folder}/{number}")
+
+
+def test_a_pool_that_is_full_gives_not_checked(
+    trees: tuple[str, str], make_disk: Callable[..., Disk], root: Person
+) -> None:
+    source, _ = trees
+    pool = make_disk("ext4", 16).folder(root)
+    probe = make_probe(source, pool)
+    with pytest.raises(OSError, match="No space left"):
+        _fill(pool)
+    found = source_changed(source, pool, probe)
+    assert found.state is SourceChanged.NOT_CHECKED
+    assert f"in {pool}: No space left on device" in found.reason
+
+
 def test_a_limit_gives_not_checked(trees: tuple[str, str]) -> None:
     source, pool = trees
     found = source_changed(source, pool, make_probe(source, pool), limit=-1)

@@ -42,7 +42,11 @@ def source_changed(
     if kind not in _KERNEL_CLOCK:
         reason = f"{kind or 'its filesystem'} does not stamp every write with this kernel's clock"
         return SourceCheck(SourceChanged.NOT_CHECKED, reason=reason)
-    reason = clock_fault(since, stamp(pool))
+    try:
+        reason = clock_fault(since, stamp(pool))
+    except OSError as error:
+        # A full disk is a usual end of a run, and gives no stamp.
+        reason = f"no stamp of the kernel's clock can be had in {pool}: {os.strerror(error.errno or 0)}"
     if reason:
         return SourceCheck(SourceChanged.NOT_CHECKED, reason=reason)
     deadline = None if limit is None else time.monotonic() + limit
