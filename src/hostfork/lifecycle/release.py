@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
-from hostfork.errors import StorageError
+from hostfork.errors import ForkError, StorageError
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.store import ForkFolder
 from hostfork.storage.choose import owner_of
@@ -125,7 +125,11 @@ def release(fork: ForkFolder, record: Record, left: Leftovers) -> Leftovers:
     that a retry knows what it finds. What is set aside is for `erased`.
     """
     record = replace(record, activity=Activity.RELEASING)
-    fork.save(record)
+    try:
+        fork.save(record)
+    except ForkError:  # a full disk must not keep anybody from giving back
+        fork.drop_bases()
+        fork.save(record)
     left = _set_aside(record.paths, record.pool, left)
     if not left:
         fork.remove()

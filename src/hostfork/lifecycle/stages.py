@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 
 from hostfork.lifecycle.record import Recovered
-from hostfork.lifecycle.store import Store, as_fork_error
+from hostfork.lifecycle.store import Store
 from hostfork.workload.identity import ProcessIdentity, identify
 
 PREFIX = ".hostfork-export-"
@@ -20,13 +20,16 @@ PREFIX = ".hostfork-export-"
 
 @contextlib.contextmanager
 def named(store: Store, destination: str) -> Iterator[str]:
-    """The name for a folder beside `destination`, recorded until the end. Raises ForkError `fork.state`."""
+    """The name for a folder beside `destination`, recorded until the end.
+
+    A state folder that can only be read is no reason not to export from it; then nothing is recorded.
+    """
     own = identify(os.getpid())
     number = os.urandom(4).hex()
     name = f"{PREFIX}{own.pid}-{number}"
     folder = _folder(store)
     link = os.path.join(folder, f"{own.pid}-{own.start_time}-{own.boot_id.replace('-', '')}-{number}")
-    with as_fork_error("what an export makes cannot be recorded", folder):
+    with contextlib.suppress(OSError):
         os.makedirs(folder, 0o700, exist_ok=True)
         os.symlink(os.path.join(os.path.dirname(os.path.abspath(destination)), name), link)
     try:

@@ -161,6 +161,13 @@ class ForkFolder:
                     lines.append(json.loads(line))
         return [line for line in lines if isinstance(line, dict)]
 
+    def drop_bases(self) -> None:
+        """Remove what tells of the bases, the only large files here: of no use to a fork that is on its way out."""
+        with as_fork_error("the folder of a fork cannot be read", self.path):
+            for name in os.listdir(self._descriptor):
+                if name.startswith("base."):
+                    os.unlink(name, dir_fd=self._descriptor)
+
     def remove(self) -> None:
         """Take the fork off the list and remove its folder. The lock must be held."""
         aside = os.path.join(os.path.dirname(self.path), f"{_REMOVED}{self.name}-{os.getpid()}-{time.monotonic_ns()}")
