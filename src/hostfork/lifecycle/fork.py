@@ -51,7 +51,10 @@ class Fork:
     @classmethod
     def open(cls, name: str) -> Fork:
         """The fork of that name or unique beginning. Raises ForkError."""
-        folder = Store(state_folder()).find(name)
+        return cls._of(Store(state_folder()).find(name))
+
+    @classmethod
+    def _of(cls, folder: ForkFolder) -> Fork:
         try:
             return cls(folder, folder.load())
         finally:
@@ -64,7 +67,7 @@ class Fork:
         store = Store(state_folder())
         for name in store.names():
             try:
-                found.append(cls.open(name))
+                found.append(cls._of(store.open(name)))
             except ForkError as error:
                 if error.code is Code.FORK_CORRUPT and not store.being_made(name):
                     found.append(BrokenFork(name, error))
