@@ -228,6 +228,7 @@ def test_what_a_killed_eraser_left_is_erased_by_the_next(leaves_nothing, hostfor
         assert "reclaiming" in (said := hostfork(person, "list", check=0).stdout)
         assert "hostfork recover" in said
         assert not listed(hostfork, person)["reclaiming"][0]["active"]
+    time.sleep(reclaim.OLD)
     if how == "recover":
         assert "1 piece of private storage" in hostfork(person, "recover", check=0).stdout
         assert waiting(pool_of(person)) == []
@@ -288,6 +289,19 @@ def test_what_comes_as_the_eraser_ends_is_not_left(leaves_nothing, person, proje
         person.call(storage.set_aside, "k.1", pool)
     wait_until(lambda: not erasers(pool))
     assert waiting(pool) == []
+
+
+def test_what_others_are_just_at_is_left_to_them(leaves_nothing, person, large, ext4_disk, monkeypatch):
+    """Many runs that end at once start no process for each other's storage; what has waited for a while is nobody's."""
+    pool, storage = ext4_disk.folder(person, "pool"), storage_of(Mechanism.COPY)
+    person.call(storage.prepare, "k.0", Source(large), pool)
+    person.call(storage.set_aside, "k.0", pool)
+    monkeypatch.setattr(reclaim, "OLD", 1000.0)
+    assert person.call(reclaim.erase_soon, pool, ()) == (Removal.GONE, [])
+    assert erasers(pool) == []
+    monkeypatch.setattr(reclaim, "OLD", -1.0)
+    person.call(reclaim.erase_soon, pool, ())
+    wait_until(lambda: not waiting(pool) and not erasers(pool))
 
 
 # --- what cannot be erased --------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Collection, Sequence
 
 from hostfork.errors import StorageError
 from hostfork.storage.choose import KINDS, owner_of
@@ -20,6 +21,8 @@ from hostfork.values import frozen
 
 ENTRIES, SECONDS, LARGEST = 100, 0.005, 32 << 20
 """What is erased at once: so many entries in any case, as many more as fit into that time, no file larger than that."""
+OLD = 1.0
+"""Seconds: others erase for a moment too, and what they are at is not left to us yet."""
 _LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 
 
@@ -93,13 +96,14 @@ def erase(aside: Aside, pace: Pace | None = None) -> Removal:
 
 
 def erase_soon(
-    pool: str, names: Iterable[tuple[KeyOwner, str]], background: bool = True
+    pool: str, names: Sequence[tuple[KeyOwner, str]], background: bool = True
 ) -> tuple[Removal, list[StorageError]]:
     """Erase these as far as a moment goes; a process of its own does the rest, and what others left in the pool.
 
     RECLAIMING where their space is not all back. Without `background` somebody else does the rest.
     """
     pace, removed, errors = Brief(ENTRIES, SECONDS, LARGEST), Removal.GONE, []
+    mine = {name for _, name in names}
     for owner, name in names:
         try:
             if pace.is_over or owner.erase(name, pool, pace) is Removal.RECLAIMING:
@@ -107,9 +111,19 @@ def erase_soon(
         except StorageError as error:
             errors.append(error)
     # One that is at it looks again before it ends.
-    if background and any(aside.number is None for aside in asides(pool)) and not is_active(pool):
+    if background and any(_is_left(aside, mine) for aside in asides(pool)) and not is_active(pool):
         start((pool,))
     return removed, errors
+
+
+def _is_left(aside: Aside, mine: Collection[str]) -> bool:
+    """Whether nobody may be erasing it any more: it is of ours, or has been waiting for a while."""
+    if aside.number is not None:
+        return False
+    try:
+        return aside.name in mine or time.time() - os.lstat(aside.path).st_ctime > OLD
+    except OSError:
+        return False
 
 
 def start(pools: Sequence[str]) -> None:
@@ -119,8 +133,6 @@ def start(pools: Sequence[str]) -> None:
     """
     if not sys.executable:
         return
-    from threading import Thread
-
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reclaimer.py")
     command = [sys.executable, "-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}", program, *pools]
     null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
@@ -134,17 +146,9 @@ def start(pools: Sequence[str]) -> None:
             setsid=True,
             setsigmask=(),
         )
+        os.waitpid(pid, 0)
     except OSError:
         return
-    # The caller does not wait for the shell, nor has it to; where the caller ends first it is init's too.
-    Thread(target=_reap, args=(pid,), daemon=True).start()
-
-
-def _reap(pid: int) -> None:
-    try:
-        os.waitpid(pid, 0)
-    except ChildProcessError:
-        return  # the caller ignores SIGCHLD, or waits for every child
 
 
 def is_active(pool: str) -> bool:
