@@ -17,7 +17,7 @@ SOURCE = os.path.join(ROOT, "src", "hostfork")
 
 # Part -> the parts that it may import, itself always. The parts are packages, and the modules beside them.
 BASIC = {"errors", "vocabulary", "values"}
-HELPER_DOOR = {"helper.protocol", "helper.syscalls", "helper.shapes"}
+HELPER_DOOR = {"helper.protocol", "helper.syscalls", "helper.shapes", "helper.lean"}
 # The frozen values that the API takes and returns, and the grammar of options; what acts on them stays behind the API.
 VALUES = {
     "collect.changeset", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request",
@@ -44,8 +44,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 HELPER_MODULES = {
-    "os", "sys", "errno", "signal", "select", "json", "ctypes", "time", "stat", "fcntl", "struct",
-    "typing", "operator", "_socket", "collections.abc", "encodings", "__future__",
+    "os", "sys", "errno", "signal", "select", "ctypes", "time", "stat", "fcntl", "struct",
+    "typing", "_socket", "collections.abc", "encodings", "__future__", "_json", "_signal",
+    "_operator",
 }  # fmt: skip
 
 # Loading one of these costs more than a fork.

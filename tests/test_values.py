@@ -2,12 +2,17 @@
 
 import copy
 import dataclasses
+import json
+import os
 import pickle
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hostfork.helper.lean import dumps, loads
 from hostfork.helper.shapes import NamedTuple
 from hostfork.values import frozen, replace
 
@@ -140,3 +145,34 @@ def test_a_tuple_with_names_is_what_the_standard_one_is() -> None:
 def test_a_tuple_with_names_has_each_once(values: tuple[int, ...], named: dict[str, int]) -> None:
     with pytest.raises(TypeError, match="x, y"):
         Both(*values, **named)
+
+
+# --- JSON without its package ----------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(JSON)
+def test_json_is_what_the_package_writes_and_reads(value: Any) -> None:
+    text = dumps(value)
+    assert text == json.dumps(value, separators=(",", ":"))
+    assert loads(text) == value
+
+
+def test_json_carries_every_byte_of_a_path() -> None:
+    path = os.fsdecode(bytes(range(1, 256)))
+    assert os.fsencode(loads(dumps((path,)))[0]) == bytes(range(1, 256))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1] 2", "nope", '"a', "[1,]", " 1"])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        loads(text)
+
+
+def test_what_json_cannot_hold_is_refused() -> None:
+    with pytest.raises(TypeError, match="set is no JSON"):
+        dumps([{1, 2}])

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 
 from hostfork.helper import syscalls
+from hostfork.helper.lean import signal
 from hostfork.helper.protocol import Context
 
 TYPE_CHECKING = False

@@ -7,13 +7,12 @@ writes what happened to the journal and exits.
 
 from __future__ import annotations
 
-import json
 import os
 import select
-import signal
 import time
 
 from hostfork.helper import context, syscalls
+from hostfork.helper.lean import dumps, signal
 from hostfork.helper.protocol import (
     GRACE,
     Channel,
@@ -321,4 +320,4 @@ def _end_without_owner(command: Command, tree: ProcessTree, journal: int) -> Non
     status = command.status
     tree.end()
     said = {"at": time.time(), "event": "ended-without-owner", "status": status}
-    os.write(journal, json.dumps(said).encode() + b"\n")
+    os.write(journal, dumps(said).encode() + b"\n")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 
 from hostfork.helper import syscalls
+from hostfork.helper.lean import signal
 from hostfork.helper.protocol import Identity, Ready
 
 # What a file's capabilities may still give an ordinary user's command: nothing that reaches the view's mounts, and

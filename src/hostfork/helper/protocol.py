@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import sys
 
+from hostfork.helper.lean import dumps, loads
 from hostfork.helper.shapes import NamedTuple
 
 TYPE_CHECKING = False
@@ -277,16 +278,12 @@ class Channel:
 
 def _encode(message: Message) -> bytes:
     """One line of JSON, ending in a newline."""
-    import json
-
-    return json.dumps([type(message).__name__, _plain(message)], separators=(",", ":")).encode("ascii") + b"\n"
+    return dumps([type(message).__name__, _plain(message)]).encode("ascii") + b"\n"
 
 
 def _decode(line: bytes) -> Message:
     """The message of one line. Raises ValueError on anything else."""
-    import json
-
-    name, fields = json.loads(line)
+    name, fields = loads(line.decode("ascii"))
     kind: Any = _MESSAGES.get(name)
     if kind is None or len(fields) != len(kind._fields):
         raise ValueError(f"not a message of this protocol: {name!r}")

@@ -7,7 +7,7 @@ they take for true.
 
 from __future__ import annotations
 
-from operator import itemgetter
+from _operator import itemgetter
 
 __all__ = ["NamedTuple", "Protocol"]
 

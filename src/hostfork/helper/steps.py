@@ -15,10 +15,10 @@ exec         the keeper forks the command
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from hostfork.helper import context, keeper, privileges, syscalls, view
+from hostfork.helper.lean import signal
 from hostfork.helper.protocol import Channel, Failed, Step, ViewPlan
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 from hostfork.errors import Code, ForkError
 
@@ -23,7 +22,7 @@ _ANIMALS = (
 )
 _RESERVED = ("new-", "rm-")
 """What storage and the list of forks call things that are being made or removed."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LONGEST = 64
 
 
 def fresh_name() -> str:
@@ -35,7 +34,8 @@ def fresh_name() -> str:
 
 def check_name(name: str) -> str:
     """The name, if a fork can have it. Raises ForkError `fork.bad-name`."""
-    if _NAME.fullmatch(name) is None or name.startswith(_RESERVED):
+    letters = name.isascii() and name[:1].isalnum() and all(letter.isalnum() or letter in "._-" for letter in name)
+    if not letters or len(name) > _LONGEST or name.startswith(_RESERVED):
         raise ForkError(
             Code.FORK_BAD_NAME,
             f"{name!r} cannot be a fork's name",

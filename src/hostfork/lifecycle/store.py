@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import time
 from collections.abc import Iterator
 from enum import Enum
 
 from hostfork.errors import Code, ForkError
+from hostfork.helper.lean import dumps
 from hostfork.lifecycle.names import check_name, fresh_name
 from hostfork.lifecycle.record import ACTIVITY_AFTER, SCHEMA, Record
 from hostfork.values import replace
@@ -101,7 +101,7 @@ class ForkFolder:
 
     def save(self, record: Record, *, durable: bool = False) -> Record:
         """Replace the record in one step. `durable`: it is on disk when this returns."""
-        content = json.dumps(plain(record), separators=(",", ":")).encode("ascii")
+        content = dumps(plain(record)).encode("ascii")
         with as_fork_error("the record of a fork cannot be written", self.path):
             descriptor = os.open("record.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600,
                                  dir_fd=self._descriptor)  # fmt: skip
@@ -118,6 +118,8 @@ class ForkFolder:
 
     def load(self) -> Record:
         """The record. Raises ForkError `fork.corrupt`."""
+        import json
+
         import msgspec
 
         try:
@@ -148,12 +150,14 @@ class ForkFolder:
 
     def note(self, event: str, **facts: Any) -> None:
         """Append one line to the journal."""
-        line = json.dumps({"at": time.time(), "event": event, **facts}).encode("ascii") + b"\n"
+        line = dumps({"at": time.time(), "event": event, **facts}).encode("ascii") + b"\n"
         with as_fork_error("the journal of a fork cannot be written", self.path):
             _write_all(self.journal(), line)
 
     def read_journal(self) -> list[dict[str, Any]]:
         """Every whole line of the journal; a torn last line is left out."""
+        import json
+
         lines = []
         with contextlib.suppress(FileNotFoundError), open(self.file("journal.jsonl"), "rb") as file:
             for line in file:
