@@ -17,7 +17,9 @@ from dataclasses import dataclass
 import rigs
 from rigs import Missing, Person
 
-SOURCES = ("idna==3.10", "markupsafe==3.0.2", "pluggy==1.5.0", "lupa==2.4", "orjson==3.10.18")
+SOURCES = ("idna==3.10", "markupsafe==3.0.2", "pluggy==1.5.0", "lupa==2.4")
+CRATES = ("orjson==3.10.18",)
+"""It vendors crates; pip asks cargo about it, so it is fetched where that is."""
 WHEELS = (
     "pytest==8.3.4",
     "pluggy==1.5.0",
@@ -112,23 +114,31 @@ def _top(archive: str) -> str:
 
 def why_no_network() -> str | None:
     """Why nothing can be fetched, as far as that is known without trying; None where all is there already."""
-    if os.path.isdir(_kept()):
+    if os.path.isdir(_kept("python")):
         return None
     with open("/proc/net/dev", encoding="ascii") as file:
         links = [line.split(":")[0].strip() for line in file if ":" in line]
     return None if any(name != "lo" for name in links) else "no network, and the packages were never fetched"
 
 
-def fetched() -> Fetched:
-    """All packages, fetched by the first test process that needs them. `Missing` where they cannot be had."""
-    kept = _kept()
+def fetched(kind: str = "python") -> Fetched:
+    """The packages for `python` (and C), `node` or `rust`, fetched by the first test process that needs them.
+
+    `Missing` where they cannot be had.
+    """
+    kept = _kept(kind)
+    if kept in _refused:
+        raise Missing(_refused[kept])
     if not os.path.isdir(kept):
         lock = os.open(f"{kept}.lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.isdir(kept):
-                _fetch(f"{kept}.new")
+                _fetch(f"{kept}.new", kind)
                 os.rename(f"{kept}.new", kept)
+        except Missing as reason:
+            _refused[kept] = str(reason)
+            raise
         finally:
             os.close(lock)
     # Everybody may make names in /var/tmp.
@@ -138,32 +148,50 @@ def fetched() -> Fetched:
     return Fetched(kept)
 
 
-def _kept() -> str:
+_refused: dict[str, str] = {}
+"""What this process tried to fetch in vain: it is not tried for every test."""
+
+
+def _kept(kind: str) -> str:
     """Root's, which everybody can read, else one of the caller's own."""
-    pins = repr((SOURCES, WHEELS, QS, QS_PACKAGE, QS_TYPES, _INSTALL, sys.version_info[:2], os.uname().machine))
+    wanted = {"python": (SOURCES, WHEELS), "node": (QS, QS_PACKAGE, QS_TYPES, _INSTALL), "rust": CRATES}[kind]
+    pins = repr((wanted, sys.version_info[:2], os.uname().machine))
     kept = os.path.join(rigs.base_folder(), f"{_PREFIX}{zlib.crc32(pins.encode()):08x}")
     if os.geteuid() == 0 or (os.path.isdir(kept) and os.lstat(kept).st_uid == 0):
         return kept
     return f"{kept}-{os.geteuid()}"
 
 
-def _fetch(folder: str) -> None:
+def _fetch(folder: str, kind: str) -> None:
     rigs.remove_tree(folder)
-    sources, wheels, npm = (os.path.join(folder, name) for name in ("sources", "wheels", "npm"))
-    for path in (folder, sources, wheels, npm):
+    for path in (folder, f"{folder}/sources"):
         os.mkdir(path, 0o755)
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps")
-    names = ",".join(pin.split("==")[0] for pin in SOURCES)
-    _do(*pip, f"--no-binary={names}", "--dest", sources, *SOURCES)
-    _do(*pip, "--only-binary=:all:", "--dest", wheels, *WHEELS)
-    _do("npm", "pack", "--silent", "--cache", f"{npm}/cache", QS, cwd=sources)
+    if kind == "node":
+        _fetch_qs(folder)
+    else:
+        _pip("sources", folder, CRATES if kind == "rust" else SOURCES)
+    if kind == "python":
+        _pip("wheels", folder, WHEELS)
+    _do("chmod", "-R", "a+rX", folder)
+
+
+def _pip(kind: str, folder: str, pins: tuple[str, ...]) -> None:
+    names = ",".join(pin.split("==")[0] for pin in pins)
+    option = f"--no-binary={names}" if kind == "sources" else "--only-binary=:all:"
+    _do(sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps", option,
+        "--dest", f"{folder}/{kind}", *pins)  # fmt: skip
+
+
+def _fetch_qs(folder: str) -> None:
+    npm = f"{folder}/npm"
+    os.mkdir(npm)
+    _do("npm", "pack", "--silent", "--cache", f"{npm}/cache", QS, cwd=f"{folder}/sources")
     for name, document in (("package.json", QS_PACKAGE), ("tsconfig.json", QS_TYPES)):
         with open(f"{npm}/{name}", "w", encoding="ascii") as file:
             json.dump(document, file, indent=2)
     _do(*_INSTALL, "--cache", f"{npm}/cache", cwd=npm)
     rigs.remove_tree(f"{npm}/node_modules")
     rigs.remove_tree(f"{npm}/cache/_logs")
-    _do("chmod", "-R", "a+rX", folder)
 
 
 def _do(*command: str, cwd: str | None = None) -> str:

@@ -200,9 +200,9 @@ _NPM = "npm ci --offline --no-audit --no-fund && npm test && npm run bundle"
 
 @pytest.mark.rig("network", "node")
 @spots("user-ext4:copy", "root-btrfs:overlay")
-def test_npm_installs_in_a_fork(packages: Fetched, spot: Spot) -> None:
+def test_npm_installs_in_a_fork(spot: Spot) -> None:
     """A hundred and fifty packages, one with an install script, from the home folder's cache; then the suite."""
-    packages.unpack_qs(spot.person, spot.project)
+    real_projects.fetched("node").unpack_qs(spot.person, spot.project)
     cache = ("--private", f"{spot.person.home}/.npm") if spot.person.uid else ()
     kept = picture(f"{spot.person.home}/.npm")
     with spot.untouched():
@@ -213,9 +213,9 @@ def test_npm_installs_in_a_fork(packages: Fetched, spot: Spot) -> None:
 
 @pytest.mark.rig("network", "node")
 @spots("user-ext4:live", "root-btrfs:btrfs")
-def test_an_installed_node_project(packages: Fetched, spot: Spot) -> None:
+def test_an_installed_node_project(spot: Spot) -> None:
     """TypeScript writes nothing anew (CASES 28); npm puts all in place again over what is there (CASES 15)."""
-    packages.unpack_qs(spot.person, spot.project)
+    real_projects.fetched("node").unpack_qs(spot.person, spot.project)
     spot.on_host("sh", "-c", "npm ci --offline --no-audit --no-fund && npm run types")
     list_emitted = "node_modules/.bin/tsc --incremental --listEmittedFiles"
     with spot.untouched():
@@ -291,9 +291,9 @@ fn finds() { assert_eq!(memchr::memchr(b'o', b"hello"), Some(4)); }
 
 @pytest.mark.rig("network", "rust", "root")
 @spots("root-ext4:copy", "root-btrfs:overlay", "root-btrfs:btrfs", "root-xfs:reflink", "root-xfs:live")
-def test_a_warm_rust_build(packages: Fetched, spot: Spot) -> None:
+def test_a_warm_rust_build(spot: Spot) -> None:
     """Crates that a Python package vendors: cargo finds them fresh, one with a build script too."""
-    packages.unpack("orjson", spot.person, f"{spot.project}/vendor", "include/cargo", _CRATES)
+    real_projects.fetched("rust").unpack("orjson", spot.person, f"{spot.project}/vendor", "include/cargo", _CRATES)
     files = {"Cargo.toml": _CARGO, ".cargo/config.toml": _VENDORED, "src/main.rs": _MAIN}
     spot.person.call(write_files, spot.project, files)
     cargo = _cargo()
