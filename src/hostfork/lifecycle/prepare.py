@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
+from hostfork.errors import Code, StorageError
 from hostfork.lifecycle.events import Event, PreparedPath, Progress
 from hostfork.lifecycle.record import SCHEMA, PathRecord, Record
 from hostfork.lifecycle.request import Request
@@ -15,7 +16,7 @@ from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Offer, Prepared, Source
 from hostfork.values import replace
-from hostfork.vocabulary import Access, SourceChanged
+from hostfork.vocabulary import Access, Guarantee, SourceChanged
 from hostfork.workload.identity import boot_id, identify
 
 TYPE_CHECKING = False
@@ -70,6 +71,7 @@ def prepare(fork: ForkFolder, record: Record, plan: Plan, tell: Tell) -> Record:
         finally:
             progress.end()
         guarantee = offer.guarantees.guarantee
+        _check_kept(path, guarantee, prepared.guarantee)
         tell(PreparedPath(path.path, offer.mechanism, guarantee, prepared.files, prepared.bytes_copied,
                           prepared.seconds, prepared.unwritable))  # fmt: skip
         unwritable = prepared.unwritable[:_MOST_UNWRITABLE]
@@ -96,6 +98,20 @@ def _prepare_private(fork: ForkFolder, path: PathRecord, pool: str, progress: Ca
     prepared = storage.prepare(path.key, source, pool, base.witness, progress)
     with as_fork_error("what a private path held at first cannot be written down", fork.path), base:
         return prepared
+
+
+def _check_kept(path: PathRecord, planned: Guarantee, kept: Guarantee | None) -> None:
+    """A fork keeps what its plan says, or there is none."""
+    if kept is None or kept.keeps(planned):
+        return
+    raise StorageError(
+        Code.STORAGE_SOURCE,
+        f"{path.path} is no longer what was planned for: what was taken of it is `{kept.value}`, not `{planned.value}`",
+        step="prepare",
+        path=path.path,
+        details=("a Btrfs subvolume was made beneath it meanwhile",),
+        hint="run it again: the new plan says what it keeps",
+    )
 
 
 class _Progress:

@@ -75,13 +75,16 @@ class Btrfs(Keyed):
         from hostfork.storage import snapshot
 
         start = time.monotonic()
+        guarantee = Guarantee.SNAPSHOT
 
         def make(found: Found, room: int) -> None:
+            nonlocal guarantee
+            guarantee = kept(found)
             snapshot.take(found, source, TREE, room, read_only=False)
             snapshot.again(found.nested, TREE, room, BASE)
 
         snapshot.made_under(self.keys_of(pool), key, source, pool, make)
-        return Prepared(key, Mechanism.BTRFS, 0, 0, time.monotonic() - start)
+        return Prepared(key, Mechanism.BTRFS, 0, 0, time.monotonic() - start, guarantee=guarantee)
 
     def mounts(self, key: str, pool: str) -> Bind:
         """The wanted folder or file in the snapshot."""

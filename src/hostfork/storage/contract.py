@@ -99,7 +99,10 @@ class Refusal:
 
 @frozen
 class Prepared:
-    """Storage that is there. `unwritable`: relative paths that the user could not write on the host and cannot here."""
+    """Storage that is there. `unwritable`: relative paths that the user could not write on the host and cannot here.
+
+    `guarantee`: what is kept where only the making of it tells; None is what was offered.
+    """
 
     key: str
     mechanism: Mechanism
@@ -107,6 +110,7 @@ class Prepared:
     bytes_copied: int
     seconds: float
     unwritable: tuple[str, ...] = ()
+    guarantee: Guarantee | None = None
 
 
 @frozen

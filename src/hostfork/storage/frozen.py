@@ -1,6 +1,6 @@
 """Private storage as an overlay over a read-only Btrfs snapshot: independent of the source, and only changes are held.
 
-    POOL/frozen/KEY/base     a read-only snapshot of the subvolume that holds the source
+    POOL/frozen/KEY/base     the snapshot, read-only, of the subvolume that holds the source; or a link to a shared one
     POOL/frozen/KEY/inside   a symlink whose text is the wanted path, relative to the subvolume's root
     POOL/frozen/KEY/upper    what changes, in overlayfs's format
     POOL/frozen/KEY/work     overlayfs's own; one mount of the view uses it up
@@ -16,15 +16,17 @@ import time
 from collections.abc import Collection
 
 from hostfork.helper.protocol import Overlay as OverlayMount
-from hostfork.storage import overlay, snapshot
-from hostfork.storage.btrfs import BASE, kept, said
+from hostfork.storage import overlay, shared, snapshot
+from hostfork.storage.btrfs import kept, said
 from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Source, Witness
 from hostfork.storage.entry import FOLDER
+from hostfork.storage.failures import failed
 from hostfork.storage.keys import Keyed
 from hostfork.storage.overlay import UPPER, WORK
-from hostfork.storage.snapshot import Found, SnapshotKeys
+from hostfork.storage.shared import BASE, SharedKeys
+from hostfork.storage.snapshot import Found
 from hostfork.storage.subvolume import Obstacle
-from hostfork.vocabulary import BaseContent, Mechanism
+from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
 
 
 class Frozen(Keyed):
@@ -33,8 +35,8 @@ class Frozen(Keyed):
     mechanism = Mechanism.OVERLAY
     counted = UPPER
 
-    def keys_of(self, pool: str) -> SnapshotKeys:
-        return SnapshotKeys(pool, "frozen")
+    def keys_of(self, pool: str) -> SharedKeys:
+        return SharedKeys(pool, "frozen")
 
     def probe(self, source: Source, pool: str) -> Offer | Refusal:
         """What a snapshot needs, then what an overlay needs."""
@@ -55,13 +57,17 @@ class Frozen(Keyed):
     def prepare(
         self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
     ) -> Prepared:
-        """Take the snapshot and make an empty upper folder over it. The witness is told of nothing."""
+        """Make an empty upper folder over a snapshot, an older one if the source is the same since.
+
+        The witness is told of nothing.
+        """
         start = time.monotonic()
-        unwritable = False
+        unwritable, guarantee = False, Guarantee.SNAPSHOT
 
         def make(found: Found, room: int) -> None:
-            nonlocal unwritable
-            snapshot.take(found, source, BASE, room, read_only=True)
+            nonlocal unwritable, guarantee
+            shared.take(found, source, room)
+            guarantee = kept(found)
             base = os.open(f"{BASE}/{found.place.inside}", FOLDER, dir_fd=room)
             try:
                 unwritable = overlay.make_layers(room, base).unwritable
@@ -69,18 +75,27 @@ class Frozen(Keyed):
                 os.close(base)
 
         snapshot.made_under(self.keys_of(pool), key, source, pool, make)
-        return Prepared(key, Mechanism.OVERLAY, 0, 0, time.monotonic() - start, ("",) if unwritable else ())
+        seconds = time.monotonic() - start
+        return Prepared(key, Mechanism.OVERLAY, 0, 0, seconds, ("",) if unwritable else (), guarantee)
 
     def mounts(self, key: str, pool: str) -> OverlayMount:
         """The overlay, `volatile`: its work folder serves one mount."""
         path = self.keys_of(pool).whole(key)
-        lower = snapshot.inside(path, BASE, key)
+        lower = _lower(path, key)
         return OverlayMount((lower,), os.path.join(path, UPPER), os.path.join(path, WORK), True)
 
     def content(self, key: str, pool: str) -> Layer:
         """The upper folder, over the snapshot."""
         path = self.keys_of(pool).whole(key)
-        return Layer(os.path.join(path, UPPER), snapshot.inside(path, BASE, key))
+        return Layer(os.path.join(path, UPPER), _lower(path, key))
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: an upper folder holds only what was touched."""
+
+
+def _lower(path: str, key: str) -> str:
+    try:
+        base = shared.referred(path)
+    except OSError as error:
+        raise failed(f"what private storage {key} lies over cannot be read", path, error, "mounts") from error
+    return snapshot.inside(path, base, key)

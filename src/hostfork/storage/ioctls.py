@@ -46,12 +46,19 @@ _SNAP_DESTROY = 0x5000943F
 
 
 class Subvolume(NamedTuple):
-    """What the kernel says about a subvolume. `made`: the transaction in which it was made."""
+    """What the kernel says about a subvolume, with numbers of transactions.
+
+    `made`: the one in which it was made. `changed`: that of the last change of anything in it, at once, but for what is
+    dirty in memory and what a replay of the log changed (ctransid). `written`: the last committed one that wrote to its
+    tree, be it only to take a snapshot (generation).
+    """
 
     number: int
     made: int
     uuid: bytes
     parent_uuid: bytes
+    changed: int
+    written: int
 
 
 class Reference(NamedTuple):
@@ -103,8 +110,8 @@ def subvolume(opened: int) -> Subvolume:
     """The subvolume that an open file or folder belongs to."""
     answer = bytearray(_INFO.size)
     fcntl.ioctl(opened, _GET_INFO, answer)
-    number, _, _, _, _, _, uuid, parent, _, _, made, _, _ = _INFO.unpack(answer)
-    return Subvolume(number, made, uuid, parent)
+    number, _, _, _, written, _, uuid, parent, _, changed, made, _, _ = _INFO.unpack(answer)
+    return Subvolume(number, made, uuid, parent, changed, written)
 
 
 def nested(opened: int) -> tuple[Reference, ...]:

@@ -77,20 +77,24 @@ def take(found: Found, source: Source, name: str, room: int, read_only: bool) ->
     root = subvolume.open_root(found.place)
     try:
         omit = _omitted(found.place, source)
-        whole = not found.nested and not omit
-        ioctls.snapshot(root, name, room, read_only and whole)
-        if whole:
-            return
-        made = os.open(name, FOLDER, dir_fd=room)
-        try:
-            subvolume.snapshot_nested(root, made, found.nested)
-            subvolume.blank(root, made, found.place.inside, omit)
-            if read_only:
-                subvolume.seal(made, found.nested)
-        finally:
-            os.close(made)
+        ioctls.snapshot(root, name, room, read_only and not found.nested and not omit)
+        if found.nested or omit:
+            _completed(found, omit, root, name, room, read_only)
+        if subvolume.nested_below(root, found.place.inside, omit) != found.nested:
+            raise Obstacle("a Btrfs subvolume came or went beneath it meanwhile; try again")
     finally:
         os.close(root)
+
+
+def _completed(found: Found, omit: tuple[str, ...], root: int, name: str, room: int, read_only: bool) -> None:
+    made = os.open(name, FOLDER, dir_fd=room)
+    try:
+        subvolume.snapshot_nested(root, made, found.nested)
+        subvolume.blank(root, made, found.place.inside, omit)
+        if read_only:
+            subvolume.seal(made, found.nested)
+    finally:
+        os.close(made)
 
 
 def again(nested: tuple[Nested, ...], name: str, room: int, other: str) -> None:
@@ -167,17 +171,22 @@ class SnapshotKeys(Keys):
             opened = os.open(name, FOLDER, dir_fd=folder)
         except FileNotFoundError:
             return Removal.GONE
-        removed = Removal.GONE
         try:
             # First: what holds only a part of its snapshots is no whole key.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(INSIDE, dir_fd=opened)
-            for inner in os.listdir(opened):
-                if subvolume.is_root(inner, opened) and subvolume.erase(inner, opened, pace) is Removal.RECLAIMING:
-                    removed = Removal.RECLAIMING
+            removed = self._emptied(opened, folder, pace)
         finally:
             os.close(opened)
         remove_tree(name, folder, pace)
+        return removed
+
+    def _emptied(self, key: int, folder: int, pace: Pace) -> Removal:
+        """Erase the snapshots of a key whose folder is open, in the open folder of this kind."""
+        removed = Removal.GONE
+        for inner in os.listdir(key):
+            if subvolume.is_root(inner, key) and subvolume.erase(inner, key, pace) is Removal.RECLAIMING:
+                removed = Removal.RECLAIMING
         return removed
 
 
