@@ -687,3 +687,22 @@ def test_runs_share_through_the_command_line(btrfs_disk: Disk, person: Person, h
     hostfork(person, "discard", "--yes", "one", "two", "three", check=0)
     hostfork(person, "recover", check=0)
     assert held(pool) == []
+
+
+def test_the_record_of_a_run_is_no_change_of_its_source(
+    btrfs_disk: Disk, person: Person, hostfork: Callable[..., Any]
+) -> None:
+    """The state folder lies in the subvolume of the source, as in a home on Btrfs."""
+    source, _ = sample(person, btrfs_disk, small)
+    home = os.path.dirname(source)
+    environment = {"XDG_STATE_HOME": f"{home}/state"}
+    for name in ("one", "two"):
+        command = ("run", "--name", name, "--prefer", "memory", "--private", source)
+        hostfork(person, *command, "--", "touch", f"{source}/made-by-{name}", check=0, env=environment)
+    pool = f"{home}/state/hostfork/pool"
+    assert len(bases(pool)) == 1
+    command = ("run", "--prefer", "memory", "--private", home, "--", "ls", "-A", f"{home}/state/hostfork")
+    assert hostfork(person, *command, check=0, env=environment).stdout == ""
+    hostfork(person, "discard", "--yes", "one", "two", check=0, env=environment)
+    hostfork(person, "recover", check=0, env=environment)
+    assert held(pool) == []

@@ -296,12 +296,18 @@ class Store:
                     _remove_folder(os.path.join(self.forks, name))
 
     def make_folders(self) -> None:
-        """Make the state folder, mode 0700. Raises ForkError `fork.state`."""
+        """Make the state folder, mode 0700. Raises ForkError `fork.state`.
+
+        On Btrfs it is a subvolume: what is written there is no change of the one that holds the sources.
+        """
         try:
             os.makedirs(os.path.dirname(self.root), exist_ok=True)
-            for folder in (self.root, self.forks):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(folder, 0o700)
+            if not os.path.isdir(self.root):
+                from hostfork.storage.pool import make_own
+
+                make_own(self.root)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.forks, 0o700)
         except OSError as error:
             raise _state_error(self.root, error) from error
 
