@@ -108,7 +108,8 @@ RULES = (
     _value(
         "--prefer", "native|memory", "which of equal mechanisms comes first", rare=True, words=("native", "memory"),
         more="`native` (the default) takes writable snapshots and clones: folders can be renamed, hard links hold, "
-             "watchers see every write. `memory` takes an overlay over a frozen snapshot: forks share its page cache.",
+             "watchers see every write. `memory` takes an overlay over a frozen snapshot: forks of a source that stays "
+             "as it is share its page cache.",
     ),
     _flag(
         "--share-all", help="no rule is needed: everything stays the host's",
