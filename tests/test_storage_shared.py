@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from hostfork.errors import Code, StorageError
-from hostfork.storage import ioctls, shared
+from hostfork.storage import ioctls, shared, snapshot
 from hostfork.storage.btrfs import Btrfs
-from hostfork.storage.contract import KeyStage, KeyState, Offer, Prepared, Removal, Source
+from hostfork.storage.contract import KeyStage, KeyState, Layer, Offer, Prepared, Removal, Source
 from hostfork.storage.frozen import Frozen
 from hostfork.storage.pace import Brief
 from hostfork.storage.reclaim import asides, erase
@@ -173,7 +173,9 @@ def test_writes_elsewhere_do_not_count(btrfs_disk: Disk, person: Person) -> None
     def life() -> Any:
         first = take("one", source, pool)
         write(f"{os.path.dirname(os.path.dirname(source))}/beside/file", b"x" * 100_000)
-        write(f"{pool}/frozen/one/upper/new", b"x")
+        content = STORAGE.content("one", pool)
+        assert isinstance(content, Layer)
+        write(f"{content.upper}/new", b"x")
         with open(f"{source}/file", "rb") as file:  # the disk is mounted with noatime
             file.read()
         os.sync()
@@ -380,6 +382,26 @@ def test_another_subvolume_in_its_place(btrfs_disk: Disk, root: Person) -> None:
     os.rename(volume, f"{top}/old")
     os.rename(f"{top}/copy", volume)
     assert root.call(take, "two", source, pool) != first
+
+
+def test_what_is_about_to_go_is_not_taken(btrfs_disk: Disk, person: Person) -> None:
+    """As the base of a key whose erasing was killed."""
+    source, pool = sample(person, btrfs_disk, small)
+    first = person.call(take, "one", source, pool)
+    person.call(os.unlink, f"{pool}/frozen/{first}/same")
+    assert person.call(take, "two", source, pool) != first
+
+
+def test_without_identities_nothing_is_the_same(btrfs_disk: Disk, root: Person) -> None:
+    """Subvolumes made before Linux 3.6 have none; all snapshots of them look like one another's."""
+    source, pool = sample(root, btrfs_disk, small)
+    root.call(take, "one", source, pool)
+    folder, opened = os.open(f"{pool}/frozen", os.O_RDONLY), os.open(source, os.O_RDONLY)
+    told = ioctls.subvolume(opened)
+    assert len(list(shared._same_until_now(told, folder))) == 1
+    assert list(shared._same_until_now(told._replace(uuid=bytes(16)), folder)) == []
+    os.close(opened)
+    os.close(folder)
 
 
 # --- whose base is its own --------------------------------------------------------------------------------------------
@@ -661,6 +683,25 @@ def test_a_subvolume_made_after_the_probe_is_told(btrfs_disk: Disk, person: Pers
     )
 
 
+@pytest.mark.parametrize("storage", [STORAGE, Btrfs()], ids=["frozen", "btrfs"])
+def test_a_subvolume_made_as_the_snapshot_is_taken(
+    btrfs_disk: Disk, root: Person, storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking for nested ones and the snapshot: it would be an empty folder there."""
+    source, pool = sample(root, btrfs_disk, small)
+    taken = snapshot.take
+
+    def late(*args: Any, **options: Any) -> None:
+        make_subvolume(f"{source}/nested")
+        taken(*args, **options)
+
+    monkeypatch.setattr(snapshot, "take", late)
+    with pytest.raises(StorageError, match="came or went beneath it meanwhile") as error:
+        root.call(storage.prepare, "k", Source(source), pool)
+    assert error.value.code is Code.STORAGE_SOURCE
+    assert root.call(storage.keys, pool) == ()
+
+
 @pytest.mark.parametrize("mode", ["btrfs", "overlay"])
 def test_a_fork_is_not_less_than_its_plan(
     btrfs_disk: Disk, person: Person, hostfork: Callable[..., Any], mode: str
@@ -705,4 +746,29 @@ def test_the_record_of_a_run_is_no_change_of_its_source(
     assert hostfork(person, *command, check=0, env=environment).stdout == ""
     hostfork(person, "discard", "--yes", "one", "two", check=0, env=environment)
     hostfork(person, "recover", check=0, env=environment)
+    assert held(pool) == []
+
+
+def test_recovery_finds_what_killed_runs_lay_over(
+    btrfs_disk: Disk, person: Person, hostfork: Callable[..., Any]
+) -> None:
+    """And a base whose key somebody removed by hand."""
+    source, _ = sample(person, btrfs_disk, small)
+    pool = f"{os.path.dirname(source)}/own-pool"
+    command = ("run", "--prefer", "memory", "--private", source, "--pool", pool)
+    hostfork(person, *command, "--name", "kept", "--", "touch", f"{source}/new", check=0)
+    program = os.path.join(sys.prefix, "bin", "hostfork")
+    started = person.popen([program, *command, "--", "sh", "-c", "echo ready; sleep 60"], stdout=subprocess.PIPE)
+    assert started.stdout is not None
+    assert started.stdout.readline() == b"ready\n"
+    started.kill()
+    started.communicate()
+    assert len(bases(pool)) == 1
+    hostfork(person, "recover", check=0)
+    keys = [name for name in held(pool) if not name.startswith(".")]
+    assert [key.partition(".")[0] for key in keys] == ["kept"]
+    assert hostfork(person, "diff", "kept").stdout == "A  new\n"
+    shutil.rmtree(f"{pool}/frozen/{keys[0]}", ignore_errors=True)
+    hostfork(person, "discard", "--yes", "kept", check=0)
+    hostfork(person, "recover", check=0)
     assert held(pool) == []
