@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rigs import Person
+from rigs import Person, is_alive
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 
@@ -148,7 +148,7 @@ def test_it_is_undone_when_the_owner_is_killed(hostfork: Any, person: Person, pl
     guard = int(text(f"{place}/pid"))
     os.killpg(guard, signal.SIGTERM)  # the command that hangs; the guard lives through it
     wait_for(lambda: log(place) == ["undone"])
-    wait_for(lambda: not os.path.exists(f"/proc/{guard}"))
+    wait_for(lambda: not is_alive(guard))
     hostfork(person, "recover", check=0)
     assert log(place) == ["undone"]
     assert hostfork(person, "list", check=0).stdout == ""
@@ -169,7 +169,7 @@ def test_recovery_undoes_what_a_killed_guard_left(hostfork: Any, person: Person,
     said = done.stdout + done.stderr
     assert "still going on" in said
     os.killpg(guard, signal.SIGKILL)
-    wait_for(lambda: not os.path.exists(f"/proc/{guard}"))
+    wait_for(lambda: not is_alive(guard))
     assert log(place) == []
     hostfork(person, "recover", check=0)
     assert log(place) == ["undone"]

@@ -96,10 +96,11 @@ def extents(path: str) -> list[tuple[int, bool]]:
 
 def stamps(top: str) -> dict[str, tuple[int, int, int]]:
     found = {}
-    for folder, names, files in os.walk(top):
-        for name in ("", *names, *files):
-            entry = os.lstat(os.path.join(folder, name))
-            found[os.path.join(folder, name)] = entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns
+    for _ in range(2):  # the first look into a folder gives it an access time, where that is kept
+        for folder, names, files in os.walk(top):
+            for name in ("", *names, *files):
+                entry = os.lstat(os.path.join(folder, name))
+                found[os.path.join(folder, name)] = entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns
     return found
 
 
