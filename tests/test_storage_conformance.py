@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -362,7 +363,8 @@ def test_sigkill_leaves_only_what_keys_reports(
     asked = (row.mechanism.value, row.guarantee.value)
     done = person.run([*command, sys.executable, "-c", program, *asked, source, pool])
     assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL, 0), done
-    there = [name for kind in os.listdir(pool) for name in os.listdir(f"{pool}/{kind}")]
+    # What a key refers to, a base that it shares, is its own as long as it is listed.
+    there = [name for name in kept_in(pool) if not name.startswith(".base-")]
     states = person.call(storage.keys, pool)
     assert len(states) == len(there) <= 1
     if states and states[0].stage is KeyStage.LIVE:
@@ -398,6 +400,12 @@ def test_sigkill_during_a_copy(disk: Disk, person: Person, at: int) -> None:
     assert refused.value.code is Code.STORAGE_EXISTS
     person.call(storage.remove, "k", pool)
     assert person.call(storage.keys, pool) == ()
+    assert kept_in(pool) == []
+
+
+def kept_in(pool: str) -> list[str]:
+    """Everything in the folders of a pool's kinds."""
+    return [name for kind in os.listdir(pool) for name in os.listdir(f"{pool}/{kind}")]
 
 
 def test_an_interrupt_leaves_nothing(walking: Storage, one_disk: Disk, person: Person) -> None:
@@ -434,6 +442,34 @@ def test_guarantees_say_what_a_fork_can_do(row: Row, storage: Storage, one_disk:
     assert offer.guarantees.guarantee is row.guarantee
     kept = row.guarantee is Guarantee.SNAPSHOT
     assert offer.guarantees.base_content is (BaseContent.KEPT if kept else BaseContent.WHILE_SOURCE_UNCHANGED)
+
+
+def test_no_two_files_have_one_number(storage: Storage, one_disk: Disk, person: Person) -> None:
+    """What `tar`, `cp -a` and `rsync -H` take for hard links of one file: the same device and inode number."""
+    source, pool = sample(person, one_disk)
+    offer = person.call(storage.probe, Source(source), pool)
+    person.run(["sh", "-c", "for i in $(seq 300); do echo $i >number-$i; done"], cwd=source, check=True)
+
+    def trial(tree: str) -> bool:
+        for number in range(100):
+            os.mkdir(f"{tree}/new-{number}")
+            with open(f"{tree}/new-{number}/file", "w") as file:
+                file.write(str(number))
+        seen: dict[tuple[int, int], str] = {}
+        for folder, folders, files in os.walk(tree):
+            for name in (*folders, *files):
+                found = os.lstat(os.path.join(folder, name))
+                path = os.path.join(folder, name)
+                other = seen.setdefault((found.st_dev, found.st_ino), path)
+                if other != path and (found.st_nlink == 1 or stat.S_ISDIR(found.st_mode)):
+                    return False
+        return True
+
+    def fork() -> Any:
+        storage.prepare("k", Source(source), pool)
+        return visible(storage, "k", pool, trial)
+
+    assert person.call(fork) or not offer.guarantees.unique_inodes
 
 
 def test_content_and_reduce(storage: Storage, disk: Disk, person: Person) -> None:

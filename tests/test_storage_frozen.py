@@ -71,7 +71,9 @@ def test_what_the_host_writes_later_does_not_show(btrfs_disk: Disk, person: Pers
         return content, facts(content.lower), visible(STORAGE, "k", pool, facts)
 
     content, base, seen = person.call(life)
-    assert content == Layer(f"{pool}/frozen/k/upper", os.path.realpath(f"{pool}/frozen/k/base/source"))
+    assert content == Layer(
+        os.path.realpath(f"{pool}/frozen/k/layers/upper"), os.path.realpath(f"{pool}/frozen/k/base/source")
+    )
     assert base == before
     assert {name: fact[:7] for name, fact in seen.items()} == {name: fact[:7] for name, fact in before.items()}
 

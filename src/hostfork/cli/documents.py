@@ -317,6 +317,7 @@ def _offer(value: Offer) -> Document:
         "xattrs": kept.xattrs,
         "sparse": kept.sparse,
         "nested_mounts": kept.nested_mounts,
+        "unique_inodes": kept.unique_inodes,
     }
 
 

@@ -132,6 +132,12 @@ def _of_guarantees(path: PathPlan, kept: Guarantees) -> Iterator[Notice]:
     if not kept.hard_links:
         sentence = f"hard links of the base in {path.written} come apart at the first write"
         yield Notice(NoticeKind.HARD_LINKS, sentence, path.path)
+    if not kept.unique_inodes:
+        sentence = (
+            f"files in {path.written} can have one inode number (Btrfs numbers by subvolume, and an overlay shows one "
+            "device): `mv` to another folder, `cp -a`, `tar` and `rsync -H` may take them for hard links of one"
+        )
+        yield Notice(NoticeKind.INODE_NUMBERS, sentence, path.path)
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -109,6 +109,7 @@ class NoticeKind(Enum):
     NO_WATCHERS = ("no-watchers", False)
     FOLDER_RENAME = ("folder-rename", False)
     HARD_LINKS = ("hard-links", False)
+    INODE_NUMBERS = ("inode-numbers", True)
     RESOLVED = ("resolved", False)
     WRITERS = ("writers", False)
     SEVERAL_INSTANTS = ("several-instants", False)

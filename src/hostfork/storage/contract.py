@@ -67,6 +67,8 @@ class Guarantees:
     """files whose owner has no id in a user namespace can be written where the host allows it (else EOVERFLOW)."""
     nested_mounts: bool = True
     """host mounts beneath the source are no obstacle for this user."""
+    unique_inodes: bool = True
+    """two files never have the same device and inode number (programs would take them for hard links of one)."""
     elsewhere: bool = True
     """its content lies in the pool as it is, and can be used there without a mount."""
     base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED

@@ -2,8 +2,9 @@
 
     POOL/frozen/KEY/base     the snapshot, read-only, of the subvolume that holds the source; or a link to a shared one
     POOL/frozen/KEY/inside   a symlink whose text is the wanted path, relative to the subvolume's root
-    POOL/frozen/KEY/upper    what changes, in overlayfs's format
-    POOL/frozen/KEY/work     overlayfs's own; one mount of the view uses it up
+    POOL/frozen/KEY/layers   a symlink to the folder that holds the next two (see `layers`)
+             …/upper         what changes, in overlayfs's format
+             …/work          overlayfs's own; one mount of the view uses it up
 
 As with any overlay, a base that holds 0:0 devices or overlayfs's own attributes somewhere below its top shows them as
 deletions; that is looked for at its top alone.
@@ -16,7 +17,7 @@ import time
 from collections.abc import Collection
 
 from hostfork.helper.protocol import Overlay as OverlayMount
-from hostfork.storage import overlay, shared, snapshot
+from hostfork.storage import layers, overlay, shared, snapshot
 from hostfork.storage.btrfs import kept, said
 from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Source, Witness
 from hostfork.storage.entry import FOLDER
@@ -33,7 +34,7 @@ class Frozen(Keyed):
     """The mechanism `overlay` over a frozen snapshot."""
 
     mechanism = Mechanism.OVERLAY
-    counted = UPPER
+    counted = f"layers/{UPPER}"
 
     def keys_of(self, pool: str) -> SharedKeys:
         return SharedKeys(pool, "frozen")
@@ -51,7 +52,9 @@ class Frozen(Keyed):
         if refusal is not None:
             return refusal
         # No host mount lies beneath a snapshot.
-        guarantees = overlay.guarantees(kept(found), nested_mounts=True, base_content=BaseContent.KEPT)
+        guarantees = overlay.guarantees(
+            kept(found), nested_mounts=True, unique_inodes=not found.nested, base_content=BaseContent.KEPT
+        )
         return Offer(Mechanism.OVERLAY, guarantees, f"only changes are held, over a frozen tree: {said(found)}")
 
     def prepare(
@@ -66,13 +69,14 @@ class Frozen(Keyed):
 
         def make(found: Found, room: int) -> None:
             nonlocal unwritable, guarantee
-            shared.take(found, source, room)
+            into = layers.begin(shared.take(found, source, room), room, key)
             guarantee = kept(found)
             base = os.open(f"{BASE}/{found.place.inside}", FOLDER, dir_fd=room)
             try:
-                unwritable = overlay.make_layers(room, base).unwritable
+                unwritable = overlay.make_layers(into, base).unwritable
             finally:
                 os.close(base)
+                os.close(into)
 
         snapshot.made_under(self.keys_of(pool), key, source, pool, make)
         seconds = time.monotonic() - start
@@ -81,13 +85,13 @@ class Frozen(Keyed):
     def mounts(self, key: str, pool: str) -> OverlayMount:
         """The overlay, `volatile`: its work folder serves one mount."""
         path = self.keys_of(pool).whole(key)
-        lower = _lower(path, key)
-        return OverlayMount((lower,), os.path.join(path, UPPER), os.path.join(path, WORK), True)
+        place = layers.place(path, key)
+        return OverlayMount((_lower(path, key),), os.path.join(place, UPPER), os.path.join(place, WORK), True)
 
     def content(self, key: str, pool: str) -> Layer:
         """The upper folder, over the snapshot."""
         path = self.keys_of(pool).whole(key)
-        return Layer(os.path.join(path, UPPER), _lower(path, key))
+        return Layer(os.path.join(layers.place(path, key), UPPER), _lower(path, key))
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: an upper folder holds only what was touched."""

@@ -57,7 +57,7 @@ class Overlay(Keyed):
             return Refusal(Mechanism.OVERLAY, f"{error.filename or pool} cannot be used", error.errno)
         if refusal is not None:
             return refusal
-        kept = guarantees(Guarantee.LIVE, nested_mounts=_is_root())
+        kept = guarantees(Guarantee.LIVE, nested_mounts=_is_root(), unique_inodes=_same_numbering(source.path, pool))
         return Offer(Mechanism.OVERLAY, kept, "nothing is copied; host changes show through")
 
     def prepare(
@@ -103,6 +103,7 @@ class Overlay(Keyed):
 def guarantees(
     guarantee: Guarantee,
     nested_mounts: bool,
+    unique_inodes: bool,
     base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED,
 ) -> Guarantees:
     """What any overlay keeps, over whatever it lies."""
@@ -113,9 +114,15 @@ def guarantees(
         native_watchers=False,
         foreign_owners=_is_root(),
         nested_mounts=nested_mounts,
+        unique_inodes=unique_inodes,
         elsewhere=False,
         base_content=base_content,
     )
+
+
+def _same_numbering(source: str, pool: str) -> bool:
+    """Whether no two of their inodes have one number: Btrfs numbers them by subvolume, an overlay shows one device."""
+    return filesystem_of(source).kind != "btrfs" or os.stat(source).st_dev == os.stat(pool).st_dev
 
 
 def obstacle(source: Source, pool: str) -> Refusal | None:

@@ -1,6 +1,7 @@
 """One frozen base under several keys, while the source stays as it is. The last key that goes takes the base with it.
 
     POOL/frozen/.base-ID/tree        a read-only snapshot of the subvolume that holds the source
+    POOL/frozen/.base-ID/space       a writable snapshot of it, for the upper folders of the keys over it (see `layers`)
     POOL/frozen/.base-ID/reference   a symlink to `tree`; every key over the base has a hard link of it
     POOL/frozen/.base-ID/same        a symlink whose text is a transaction and what the base leaves out: until then the
                                     source was seen to be the same. What has none is half made, or about to go
@@ -30,7 +31,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from hostfork.storage import ioctls, snapshot, subvolume
+from hostfork.storage import ioctls, layers, snapshot, subvolume
 from hostfork.storage.contract import KeyStage, KeyState, Removal, Source
 from hostfork.storage.entry import FOLDER
 from hostfork.storage.ioctls import Subvolume
@@ -66,6 +67,7 @@ class SharedKeys(SnapshotKeys):
         return tuple(found)
 
     def _emptied(self, key: int, folder: int, pace: Pace) -> Removal:
+        layers.erase(key, pace)
         removed = {_let_go(key, folder, pace), _erased(_SPARE, key, pace), super()._emptied(key, folder, pace)}
         return Removal.RECLAIMING if Removal.RECLAIMING in removed else Removal.GONE
 
@@ -80,26 +82,30 @@ def referred(path: str) -> str:
         return BASE  # its own
 
 
-def take(found: Found, source: Source, room: int) -> None:
+def take(found: Found, source: Source, room: int) -> str:
     """Give the key whose folder is open a base: one that is there and the same as the source, else a new one.
 
-    Its own where subvolumes are nested in it, or where others hold the lock too long. Raises Obstacle, OSError.
+    Its own where subvolumes are nested in it, or where others hold the lock too long. Gives the space for its layers,
+    relative to the key; none where nested subvolumes have numbers of their own anyway. Raises Obstacle, OSError.
     """
     text = _BETWEEN.join(("", str(found.place.inside == "."), *sorted(map(found.place.below, source.omit))))
     folder = os.open("..", FOLDER, dir_fd=room)
     try:
         if found.nested or len(os.fsencode(text)) > _LONGEST or not _lock(folder):
             snapshot.take(found, source, BASE, room, read_only=True)
-            return
+            if found.nested:
+                return ""
+            layers.make_space(BASE, room)
+            return layers.SPACE
         try:
-            _shared(found, source, text if source.omit else "", room, folder)
+            return f"../{_shared(found, source, text if source.omit else '', room, folder)}/{layers.SPACE}"
         finally:
             fcntl.flock(folder, fcntl.LOCK_UN)
     finally:
         os.close(folder)
 
 
-def _shared(found: Found, source: Source, omitted: str, room: int, folder: int) -> None:
+def _shared(found: Found, source: Source, omitted: str, room: int, folder: int) -> str:
     root = subvolume.open_root(found.place)
     try:
         before = ioctls.subvolume(root)
@@ -112,6 +118,7 @@ def _shared(found: Found, source: Source, omitted: str, room: int, folder: int) 
             sames = [old for old in olds if after.changed <= old.made]
             ours = next((old for old in sames if old.omitted == omitted), None)
             if ours is None:
+                layers.make_space(TREE, base)
                 os.symlink(f"{made}{omitted}", _SAME, dir_fd=base)
         finally:
             os.close(base)
@@ -121,6 +128,7 @@ def _shared(found: Found, source: Source, omitted: str, room: int, folder: int) 
             os.link(f"{ours.name}/{_REFERENCE}", BASE, src_dir_fd=folder, dst_dir_fd=room, follow_symlinks=False)
         for old in sames:
             _say_same(old.name, f"{made}{old.omitted}", folder)
+        return name if ours is None else ours.name
     finally:
         os.close(root)
 
@@ -239,11 +247,13 @@ def _erased(name: str, folder: int, pace: Pace) -> Removal:
     except FileNotFoundError:
         return Removal.GONE
     try:
-        removed = subvolume.erase(TREE, base, pace) if subvolume.is_root(TREE, base) else Removal.GONE
+        removed = {
+            subvolume.erase(inner, base, pace) for inner in (layers.SPACE, TREE) if subvolume.is_root(inner, base)
+        }
     finally:
         os.close(base)
     remove_tree(name, folder, pace)
-    return removed
+    return Removal.RECLAIMING if Removal.RECLAIMING in removed else Removal.GONE
 
 
 def _links(path: str, folder: int | None = None) -> int:
