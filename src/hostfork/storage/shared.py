@@ -149,9 +149,7 @@ def _same_until_now(source: Subvolume, folder: int) -> Iterator[_Old]:
     """The bases of the source whose tree was not written since it was last seen to be the same, newest first."""
     if source.uuid == bytes(16):
         return  # made before subvolumes had one: nothing tells whose snapshot is whose
-    for name in sorted(os.listdir(folder), reverse=True):
-        if not name.startswith(_PREFIX):
-            continue
+    for name in sorted(_bases(folder), reverse=True):
         try:
             until, between, omitted = os.readlink(f"{name}/{_SAME}", dir_fd=folder).partition(_BETWEEN)
             if int(until) < source.written or _links(name, folder) < 2:
@@ -161,6 +159,15 @@ def _same_until_now(source: Subvolume, folder: int) -> Iterator[_Old]:
             continue  # half made, or about to go
         if taken.parent_uuid == source.uuid:
             yield _Old(name, taken.made, between + omitted)
+
+
+def _bases(folder: int) -> list[str]:
+    # Btrfs shows what was there when the folder was opened: that was before others made a base under the lock.
+    again = os.open(".", FOLDER, dir_fd=folder)
+    try:
+        return [name for name in os.listdir(again) if name.startswith(_PREFIX)]
+    finally:
+        os.close(again)
 
 
 def _told(name: str, folder: int) -> Subvolume:
