@@ -16,7 +16,7 @@ from hostfork.lifecycle.context import Caller, command_context
 from hostfork.lifecycle.prepare import Tell, new_record, prepare
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import Outcome, PathOutcome, Record, Status
-from hostfork.lifecycle.release import Leftovers, close_view, end_writers, erased, marks, release
+from hostfork.lifecycle.release import Leftovers, close_view, end_writers, erase_later, erased, marks, release
 from hostfork.lifecycle.request import ExportForm, Keep, Request
 from hostfork.lifecycle.store import ForkFolder, now
 from hostfork.lifecycle.view import attaches
@@ -76,6 +76,8 @@ class LiveFork:
             if error is not None and not self._finished:
                 self._give_up(error)
         finally:
+            if error is not None and self._record is not None:
+                erase_later(self._record.pool)
             self._folder.close()
 
     @property

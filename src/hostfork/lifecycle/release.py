@@ -145,6 +145,14 @@ def erased(pool: str, left: Leftovers, background: bool = True) -> Leftovers:
     return replace(left, aside=(), stuck=left.stuck + stuck, reclaiming=removed is Removal.RECLAIMING)
 
 
+def erase_later(pool: str) -> None:
+    """Have everything that is set aside in a pool erased in the background: an interrupt came in the middle of it."""
+    from hostfork.storage import reclaim
+
+    if reclaim.asides(pool) and not reclaim.is_active(pool):
+        reclaim.start((pool,))
+
+
 def _set_aside(paths: Iterable[PathRecord], pool: str, left: Leftovers) -> Leftovers:
     sentences, aside = list(left.sentences), list(left.aside)
     for path in paths:

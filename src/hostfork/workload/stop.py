@@ -100,6 +100,8 @@ def _belongs(pid: int, marks: Marks, places: tuple[bytes, ...]) -> bool:
 
 def _end_by_subreaper(keeper: Helper) -> None:
     channel = keeper.channel
+    if channel.fileno() < 0:
+        return  # it was let go before: what it left is looked for in the namespace
     waiting = select.poll()
     waiting.register(channel.fileno(), select.POLLIN)
     try:
