@@ -71,7 +71,9 @@ def disk(kind: str, where: str) -> Iterator[str]:
             os.chmod(place, 0o1777)
             yield place
         finally:
-            subprocess.run(["umount", place], check=True)
+            # What the last forks held may still be erased in the background.
+            while subprocess.run(["umount", place], capture_output=True, check=False).returncode:
+                time.sleep(0.2)
 
 
 def measured(place: str, uid: int, files: int, forks: list[str], rounds: int, limit: float) -> bool:
