@@ -77,7 +77,8 @@ class LiveFork:
                 self._give_up(error)
         finally:
             if error is not None and self._record is not None:
-                erase_later(self._record.pool)
+                with contextlib.suppress(HostforkError, OSError):  # else the next run does it
+                    erase_later(self._record.pool)
             self._folder.close()
 
     @property
