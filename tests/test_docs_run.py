@@ -24,16 +24,16 @@ END = "=== end of output ==="
 NAMED = re.compile(r"(?:kept as |HOSTFORK_FORK=|\"fork\": \"|pool/copy/)([a-z]+-[a-z]+)\b")
 NOTE = re.compile(r"<!-- (first|elsewhere): ((?:(?!-->).)*) -->\n*\Z", re.DOTALL)
 VARYING = (
+    # what a repository's folder holds depends on git's version, and on the moment
+    (r"\b\d+ files, \d+(?:\.\d+)? [KMGi]*B copied", "COPIED"),
     (r"\d{4}-\d\d-\d\dT[\d:]+Z", "TIME"),
     (r"\b\d+(?:[.,]\d+)? (?:B|KiB|MiB|GiB|ms|s|m)\b", "SIZE"),
     (r"\b\d+\.\d+s\b", "SECONDS"),
     (r"/dev/loop\d+", "/dev/loop"),
-    # a repository's folder depends on git's version
-    (r"\b\d+ files, \d+(?:\.\d+)? [KMGi]*B copied", "COPIED"),
     (r"cpython-\d+", "cpython"),
     (r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d", "DATE"),
     (r"\b\d+(?:\.\d+)?[MG]\b", "SIZE"),
-    (r"\b\d+\.\d+\b", "NUMBER"),
+    (r"\b\d+\.\d+(?:e-\d+)?\b", "NUMBER"),
     (r"bash: line \d+:\s+\d+ Killed.*", "Killed"),
     (r"tried: (?:python-prctl|/proc/self/status)", "tried: PRIVILEGES"),
     (r"/sys/fs/cgroup/\S+", "CGROUP"),
