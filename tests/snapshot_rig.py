@@ -26,6 +26,6 @@ def freeze(path: str, frozen: bool = True) -> None:
 
 
 def clone_with_manifest(source: str, clone: str, base: str, manifest: str) -> None:
-    """Two clones of a source, and the manifest of the first that is written while it is made."""
+    """A clone of a source as base, a clone of that, and the manifest that is written while the second is made."""
     subprocess.run(["cp", "-a", "--reflink=always", "--", source, base], check=True)
-    copy_with_manifest(source, clone, manifest, "--reflink=always")
+    copy_with_manifest(base, clone, manifest, "--reflink=always")

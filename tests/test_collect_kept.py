@@ -5,16 +5,13 @@ import mmap
 import os
 import shutil
 import stat
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from collect_rig import copy_with_manifest
 from hostfork.collect.changeset import Changeset
-from hostfork.collect.manifest import StatManifest
-from hostfork.collect.scan import compare, full_manifest, scan_pair, scan_tree
+from hostfork.collect.scan import compare, full_manifest, scan_pair
 from hostfork.collect.stamp import stamp
 from hostfork.errors import Code, CollectError
 from hostfork.lifecycle.probes import first_write
@@ -22,23 +19,13 @@ from hostfork.lifecycle.store import ForkFolder
 from hostfork.storage.btrfs import Btrfs
 from hostfork.storage.contract import Source
 from hostfork.vocabulary import ChangeKind
-from rigs import Disk, Person
+from rigs import Disk, Person, write_files
 from snapshot_rig import freeze, snapshot, subvolume
 
 AT = "/data/proj"
 C, M, D, P, T = (
     ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED, ChangeKind.METADATA, ChangeKind.TYPE
 )  # fmt: skip
-
-
-def make(root: str, files: dict[str, str]) -> None:
-    """Write files; a name that ends in a slash is a folder."""
-    for name, text in files.items():
-        path = os.path.join(root, name)
-        os.makedirs(path if name.endswith("/") else os.path.dirname(path), exist_ok=True)
-        if not name.endswith("/"):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
 
 
 def short(changes: Changeset) -> list[tuple[str, ChangeKind]]:
@@ -53,7 +40,7 @@ class Pair:
         self.source, self.pool = f"{folder}/source", f"{folder}/pool"
         for path in ("", *nested):
             subvolume(f"{self.source}/{path}")
-        make(self.source, files)
+        write_files(self.source, files)
         os.mkdir(self.pool)
         Btrfs().prepare("k.0", Source(f"{self.source}/{part}".rstrip("/")), self.pool)
         content = Btrfs().content("k.0", self.pool)
@@ -100,7 +87,7 @@ def _nested(folder: str) -> None:
     files = {"one/same": "1", "one/deep/f": "1", "two/same": "2", "two/deep/f": "2", "three/f": "", "one/4/f": ""}
     with Pair(folder, files, ("one", "two", "three", "one/4")) as fork:
         assert short(fork.scan()) == []
-        make(fork.tree, {"one/4/g": ""})
+        write_files(fork.tree, {"one/4/g": ""})
         assert short(fork.scan()) == [("one/4/g", C)]
         os.rename(f"{fork.tree}/one", f"{fork.tree}/aside")
         os.rename(f"{fork.tree}/two", f"{fork.tree}/one")
@@ -119,13 +106,13 @@ def test_nested_subvolumes_belong_to_the_tree_and_are_not_told_by_numbers(person
 def _equal(folder: str) -> None:
     with Pair(folder, {"a": "one", "b": "two", "c": "three", "d": "four", "e/f": ""}) as fork:
         os.utime(f"{fork.tree}/a")
-        make(fork.tree, {"b": "two"})
+        write_files(fork.tree, {"b": "two"})
         os.unlink(f"{fork.tree}/c")
-        make(fork.tree, {"c": "three"})
+        write_files(fork.tree, {"c": "three"})
         found = os.lstat(f"{fork.tree}/d")
-        make(fork.tree, {"d": "FOUR"})
+        write_files(fork.tree, {"d": "FOUR"})
         os.utime(f"{fork.tree}/d", ns=(found.st_atime_ns, found.st_mtime_ns))
-        make(fork.tree, {"e/new": ""})
+        write_files(fork.tree, {"e/new": ""})
         os.unlink(f"{fork.tree}/e/new")
         assert short(fork.scan()) == [("d", M)]
 
@@ -150,7 +137,7 @@ def test_where_much_was_written_a_walk_is_quicker(
     root: Person, btrfs_disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Pair(btrfs_disk.folder(root), {"a": "", "d/b": ""}) as fork:
-        make(fork.tree, {f"d/{number}": "" for number in range(5)})
+        write_files(fork.tree, {f"d/{number}": "" for number in range(5)})
         assert Btrfs().touched("k.0", fork.pool) is not None
         monkeypatch.setattr("hostfork.storage.touched._MOST", 4)
         assert Btrfs().touched("k.0", fork.pool) is None
@@ -160,10 +147,10 @@ def test_where_much_was_written_a_walk_is_quicker(
 def _kinds(folder: str) -> None:
     with Pair(folder, {"t/a/b": "", "f": "", "l": "", "x": "", "mode": "", "hard": "1"}) as fork:
         shutil.rmtree(f"{fork.tree}/t")
-        make(fork.tree, {"t": "now a file"})
+        write_files(fork.tree, {"t": "now a file"})
         for name in ("f", "l"):
             os.unlink(f"{fork.tree}/{name}")
-        make(fork.tree, {"f/in/deep": ""})
+        write_files(fork.tree, {"f/in/deep": ""})
         os.symlink("x", f"{fork.tree}/l")
         os.setxattr(f"{fork.tree}/x", "user.test", b"1")
         os.chmod(f"{fork.tree}/mode", 0o700)
@@ -181,7 +168,7 @@ def test_every_kind_and_type(person: Person, btrfs_disk: Disk) -> None:
 
 def _single(folder: str) -> None:
     with Pair(folder, {"d/file": "one", "other": ""}, part="d/file") as fork:
-        make(os.path.dirname(fork.tree), {"file": "two"})
+        write_files(os.path.dirname(fork.tree), {"file": "two"})
         assert short(fork.scan()) == [("", M)]
 
 
@@ -191,7 +178,9 @@ def test_a_single_file(person: Person, btrfs_disk: Disk) -> None:
 
 def _closed(folder: str) -> None:
     subvolume(f"{folder}/source")
-    make(f"{folder}/source", {"secret": "abc", "shut/in": "", "shut/x": "1", "left/in": "", "names/in": "", "open": ""})
+    write_files(
+        f"{folder}/source", {"secret": "abc", "shut/in": "", "shut/x": "1", "left/in": "", "names/in": "", "open": ""}
+    )
     for name, mode in (("secret", 0), ("shut", 0), ("left", 0), ("names", 0o400)):
         os.chmod(f"{folder}/source/{name}", mode)
     snapshot(f"{folder}/source", f"{folder}/tree")
@@ -201,7 +190,7 @@ def _closed(folder: str) -> None:
     tree = f"{folder}/tree"
     for name in ("secret", "shut", "names"):
         os.chmod(f"{tree}/{name}", 0o700)
-    make(tree, {"secret": "xyz", "shut/x": "2", "names/new": ""})
+    write_files(tree, {"secret": "xyz", "shut/x": "2", "names/new": ""})
     os.unlink(f"{tree}/names/in")
     os.chmod(f"{tree}/open", 0)
     for _ in range(2):  # reading opens what is closed, which stamps it
@@ -224,13 +213,13 @@ def test_what_was_closed_to_the_user_from_the_start(user: Person, btrfs_disk: Di
 def test_folders_of_others_are_passed_over(user: Person, btrfs_disk: Disk) -> None:
     folder = btrfs_disk.folder(user)
     subvolume(f"{folder}/source")
-    make(f"{folder}/source", {"shut/in": "", "names/in": "", "mine": ""})
+    write_files(f"{folder}/source", {"shut/in": "", "names/in": "", "mine": ""})
     for name, mode in (("shut", 0o700), ("names", 0o744)):
         os.chmod(f"{folder}/source/{name}", mode)
     snapshot(f"{folder}/source", f"{folder}/tree")
     snapshot(f"{folder}/tree", f"{folder}/base")
     since = stamp(folder).ctime_ns
-    make(f"{folder}/tree", {"mine": "more"})
+    write_files(f"{folder}/tree", {"mine": "more"})
     for since_when in (since, None):
         found = user.call(scan_pair, f"{folder}/tree", f"{folder}/base", AT, (), None, since_when)
         assert short(found) == [("mine", M)]
@@ -257,20 +246,6 @@ def test_a_tree_deeper_than_can_be_walked_is_a_typed_error(tmp_path: os.PathLike
     assert missing.value.errno == 2
 
 
-def test_the_base_of_a_copy_that_was_kept_needs_no_source(tmp_path: os.PathLike[str]) -> None:
-    source, tree, base = (f"{tmp_path}/{name}" for name in ("source", "tree", "base"))
-    make(source, {"a": "one", "b": "two", "c": "three", "d/e": ""})
-    copy_with_manifest(source, tree, f"{tmp_path}/manifest")
-    subprocess.run(["cp", "-a", source, base], check=True)
-    shutil.rmtree(source)
-    make(tree, {"a": "ONE", "b": "two"})
-    os.unlink(f"{tree}/c")
-    shutil.rmtree(f"{tree}/d")
-    found = scan_tree(tree, StatManifest.load(f"{tmp_path}/manifest"), base, AT, (), kept=True)
-    assert short(found) == [("a", M), ("c", D), ("d", D), ("d/e", D)]
-    assert not any(change.base_gone for change in found.changes)
-
-
 # --- the stamp -------------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +260,7 @@ def test_a_stamp_that_tells_nothing_any_more(tmp_path: os.PathLike[str]) -> None
         def told(**changed: object) -> int | None:
             names = ("ctime", "realtime", "boottime", "boot")
             text = " ".join(str(changed.get(name, word)) for name, word in zip(names, words, strict=True))
-            make(str(tmp_path), {"stamp": text})
+            write_files(str(tmp_path), {"stamp": text})
             return first_write(fork, pool)
 
         assert told() == now.ctime_ns
@@ -293,7 +268,7 @@ def test_a_stamp_that_tells_nothing_any_more(tmp_path: os.PathLike[str]) -> None
         assert told(realtime=now.realtime_ns + 10**10) is None
         assert told(ctime=now.ctime_ns + 10**12) is None
         assert told(boot="") is None
-        make(str(tmp_path), {"stamp": ""})
+        write_files(str(tmp_path), {"stamp": ""})
         assert first_write(fork, pool) is None
 
 
@@ -308,7 +283,7 @@ def project(person: Person, btrfs_disk: Disk) -> str:
     folder = btrfs_disk.folder(person)
     person.call(subvolume, f"{folder}/proj")
     files = {"a.txt": "host\n", "gone.txt": "gone\n", "moved/m": "m\n", "same.txt": "same\n", "left": "left\n"}
-    person.call(make, f"{folder}/proj", files)
+    person.call(write_files, f"{folder}/proj", files)
     return f"{folder}/proj"
 
 
@@ -350,5 +325,5 @@ def test_a_kept_base_outlives_the_source(person: Person, project: str, word: str
 
 
 def _spoil(project: str) -> None:
-    make(project, {"a.txt": "later\n", "left": "later\n", "more": ""})
+    write_files(project, {"a.txt": "later\n", "left": "later\n", "more": ""})
     shutil.rmtree(f"{project}/moved")

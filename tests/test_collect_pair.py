@@ -156,7 +156,7 @@ class Clones(Kept):
         self.manifest = StatManifest.load(f"{self.folder}/manifest")
 
     def ways(self) -> dict[str, Changeset]:
-        return {"manifest": scan_tree(self.tree, self.manifest, self.base, AT, (), kept=True)}
+        return {"manifest": scan_tree(self.tree, self.manifest, self.base, AT)}
 
     def teardown(self) -> None:
         remove(self.folder)

@@ -70,6 +70,17 @@ def wait_for(true: Any, seconds: float = 20) -> None:
         time.sleep(0.01)
 
 
+def quiescing(person: Person, place: str) -> subprocess.Popen[Any]:
+    """A run in the middle of a command that quiesces; the guard's pid is in the file `pid`."""
+    argv = [
+        PROGRAM, "run", "--private", f"{place}/proj", "--quiesce", f"echo $PPID > {place}/pid; sleep 60",
+        "--unquiesce", f"echo undone >> {place}/log", "--", "true",
+    ]  # fmt: skip
+    owner = person.popen(argv)
+    wait_for(lambda: text(f"{place}/pid").strip())
+    return owner
+
+
 def test_the_commands_stand_around_the_taking(hostfork: Any, person: Person, place: str) -> None:
     """Quiesced before anything is copied, undone before the command starts; their output is not the command's."""
     done = hostfork(
@@ -137,12 +148,7 @@ def _write(path: str, text: str) -> None:
 
 def test_it_is_undone_when_the_owner_is_killed(hostfork: Any, person: Person, place: str) -> None:
     """SIGKILL while it is quiesced: the guard undoes it by itself, before any recovery."""
-    argv = [
-        PROGRAM, "run", "--private", f"{place}/proj", "--quiesce", f"echo $PPID > {place}/pid; sleep 60",
-        "--unquiesce", f"echo undone >> {place}/log", "--", "true",
-    ]  # fmt: skip
-    owner = person.popen(argv)
-    wait_for(lambda: text(f"{place}/pid").strip())
+    owner = quiescing(person, place)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     guard = int(text(f"{place}/pid"))
@@ -155,12 +161,7 @@ def test_it_is_undone_when_the_owner_is_killed(hostfork: Any, person: Person, pl
 
 
 def test_recovery_undoes_what_a_killed_guard_left(hostfork: Any, person: Person, place: str) -> None:
-    argv = [
-        PROGRAM, "run", "--private", f"{place}/proj", "--quiesce", f"echo $PPID > {place}/pid; sleep 60",
-        "--unquiesce", f"echo undone >> {place}/log", "--", "true",
-    ]  # fmt: skip
-    owner = person.popen(argv)
-    wait_for(lambda: text(f"{place}/pid").strip())
+    owner = quiescing(person, place)
     guard = int(text(f"{place}/pid"))
     os.killpg(guard, signal.SIGSTOP)
     owner.send_signal(signal.SIGKILL)
@@ -177,12 +178,7 @@ def test_recovery_undoes_what_a_killed_guard_left(hostfork: Any, person: Person,
 
 
 def test_an_interrupt_ends_a_command_that_hangs_and_undoes(hostfork: Any, person: Person, place: str) -> None:
-    argv = [
-        PROGRAM, "run", "--private", f"{place}/proj", "--quiesce", f"echo $PPID > {place}/pid; sleep 60",
-        "--unquiesce", f"echo undone >> {place}/log", "--", "true",
-    ]  # fmt: skip
-    owner = person.popen(argv)
-    wait_for(lambda: text(f"{place}/pid").strip())
+    owner = quiescing(person, place)
     owner.send_signal(signal.SIGINT)
     assert owner.wait(20) == 130
     assert log(place) == ["undone"]

@@ -40,20 +40,17 @@ def scan_layer(upper: str, base: str, at: str, omit: tuple[str, ...] = ()) -> Ch
         raise failure(f"the changes of {at} cannot be read", error.filename or upper, error) from error
 
 
-def scan_tree(
-    tree: str, manifest: StatManifest, base: str, at: str, omit: tuple[str, ...] = (), kept: bool = False
-) -> Changeset:
+def scan_tree(tree: str, manifest: StatManifest, base: str, at: str, omit: tuple[str, ...] = ()) -> Changeset:
     """The changes in a copied tree: a stat walk against the manifest of the copy, content only where that differs.
 
-    `kept`: `base` is the fork's own and frozen. Else a path whose source is no longer what was copied cannot be
-    compared: `base_gone`, and counted as modified.
+    A path whose source, in `base`, is no longer what was copied cannot be compared: `base_gone`, counted as modified.
     """
     from hostfork.collect.reader import TreeFinal, TreeReader
     from hostfork.collect.tree import TreeScan
 
     try:
         with TreeReader(base) as source, root_place(tree) as top:
-            scan = TreeScan(manifest, source, at, omit, kept)
+            scan = TreeScan(manifest, source, at, omit)
             scan.root(top)
         with TreeReader(tree, ours=True) as reader:
             return _changeset(scan.changes, at, TreeFinal(reader))

@@ -1,8 +1,7 @@
 """Changes of a copied tree: one stat walk against the manifest that was stored when the copy was made.
 
-What the stat proves unchanged costs a look-up. Only the rest is compared: with the base that was kept as a second
-copy, else with the source, while that is still what was copied; where it is not, the base's content is gone and the
-path counts as modified.
+What the stat proves unchanged costs a look-up. Only the rest is compared with the source, while that is still what was
+copied; where it is not, the base's content is gone and the path counts as modified.
 """
 
 from __future__ import annotations
@@ -36,13 +35,10 @@ _WITH_CONTENT = (EntryKind.FILE, EntryKind.SYMLINK, EntryKind.CHARACTER_DEVICE, 
 class TreeScan:
     """One scan. `changes` fills up while `root` runs."""
 
-    def __init__(
-        self, manifest: StatManifest, base: TreeReader, at: str, omit: tuple[str, ...], kept: bool = False
-    ) -> None:
+    def __init__(self, manifest: StatManifest, base: TreeReader, at: str, omit: tuple[str, ...]) -> None:
         self.changes: list[Change] = []
         self._manifest = manifest
         self._base = base
-        self._kept = kept
         self._at = at
         self._omit: dict[str, set[str]] = {}
         for path in omit:
@@ -145,7 +141,7 @@ class TreeScan:
     def _before(self, index: int, relative: str, source: Place | None) -> tuple[Facts, bool]:
         """What the copy was at first, and whether the base's content of this path is gone."""
         entry = self._manifest.entry(index, os.fsencode(relative))
-        kind, intact = entry.kind, source is not None and (self._kept or entry.is_source(source.stat()))
+        kind, intact = entry.kind, source is not None and entry.is_source(source.stat())
         size = entry.copy_size if kind in (EntryKind.FILE, EntryKind.SYMLINK) else None
         plain = Facts(kind, S_IMODE(entry.copy_mode), entry.copy_uid, entry.copy_gid, size, 0, None)
         if kind not in _WITH_CONTENT:

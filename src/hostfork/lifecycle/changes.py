@@ -86,19 +86,18 @@ def find_changes(fork: ForkFolder, record: Record, path: PathRecord) -> Changese
             Code.FORK_CORRUPT, f"{record.name} was reduced to its changes and the list of them is gone",
             path=fork.file(CHANGES_FILE), hint=f"hostfork export {record.name} DEST --changes-only",
         )  # fmt: skip
-    base = base_of(fork, path)
-    if content.base is not None and not base:
+    if content.base is not None:
         assert path.mechanism is not None
         touched = storage_of(path.mechanism, path.guarantee).touched(path.key, record.pool)
         since = first_write(fork, record.pool)
         return scan.scan_pair(content.tree, content.base, path.path, path.omit, touched, since)
+    base = base_of(fork, path)
     if base is None:
         raise ForkError(
             Code.FORK_CORRUPT, f"what {path.written} held at first is not known", path=base_file(fork, path),
             hint=f"hostfork discard {record.name}",
         )  # fmt: skip
-    kept = content.base is not None
-    return scan.scan_tree(content.tree, base, content.base or path.path, path.path, path.omit, kept)
+    return scan.scan_tree(content.tree, base, path.path, path.path, path.omit)
 
 
 def collect(fork: ForkFolder, record: Record, begin: Callable[[PathRecord], None]) -> dict[str, Changeset]:

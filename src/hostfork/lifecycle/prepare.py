@@ -16,7 +16,7 @@ from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Offer, Prepared, Source
 from hostfork.values import replace
-from hostfork.vocabulary import Access, Guarantee, SourceChanged
+from hostfork.vocabulary import Access, BaseContent, Guarantee, SourceChanged
 from hostfork.workload.identity import boot_id, identify
 
 TYPE_CHECKING = False
@@ -90,8 +90,8 @@ def _prepare_private(fork: ForkFolder, path: PathRecord, pool: str, progress: Ca
     assert path.mechanism is not None
     assert path.guarantee is not None
     storage, source = storage_of(path.mechanism, path.guarantee), Source(path.path, path.omit)
-    if path.guarantee.depends_on_source:
-        return storage.prepare(path.key, source, pool, None, progress)  # the base is the source itself
+    if path.guarantee.depends_on_source or path.base_content is BaseContent.KEPT:
+        return storage.prepare(path.key, source, pool, None, progress)  # the base is the source itself, or stays whole
     from hostfork.collect.manifest import StatManifestWriter
 
     base = StatManifestWriter(base_file(fork, path))

@@ -65,8 +65,6 @@ class Quiesced:
 
     def __enter__(self) -> Quiesced:
         quiesce = self._plan.quiesce
-        if not quiesce:
-            return self
         folder = None if quiesce.cgroup is None else freezable(quiesce.cgroup)
         frozen_by_others = folder is not None and is_frozen(folder)
         self._guard = _Guard(self._fork, quiesce, None if frozen_by_others else folder)

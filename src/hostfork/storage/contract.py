@@ -119,8 +119,8 @@ class Prepared:
 class FullTree:
     """All of the private content lies in `tree`, a folder or file in the pool.
 
-    `base`: where the base's content lies in the pool, None where only the source has it. It is frozen, of the same
-    shape as `tree` and of the same filesystem; what was made as a snapshot has its inode numbers too.
+    `base`: where the base's content lies in the pool, None where only the source has it. It is a frozen snapshot of the
+    same shape as `tree`, with the same inode numbers.
     """
 
     tree: str
