@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import stat
 import struct
 from collections.abc import Callable
@@ -248,3 +249,20 @@ def prepared(storage: Storage, source: Source, pool: str, key: str = "k") -> Any
         seen[relative] = before, copy
 
     return storage.prepare(key, source, pool, witness), seen
+
+
+def killed_in_prepare(storage: Storage, source: str, pool: str, at: int) -> int:
+    """The status of a process that is killed at the so-many-th entry that it takes."""
+    pid = os.fork()
+    if pid == 0:
+        count = 0
+
+        def witness(relative: bytes, before: os.stat_result, copy: os.stat_result) -> None:
+            nonlocal count
+            count += 1
+            if count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        storage.prepare("k", Source(source), pool, witness)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

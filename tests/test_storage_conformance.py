@@ -16,7 +16,7 @@ from hostfork.storage.entry import FOLDER
 from hostfork.storage.tree import remove_tree
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
 from rigs import DISK_KINDS, Disk, Person
-from storage_cases import ROWS, Row, facts, prepared, sample, visible, write
+from storage_cases import ROWS, Row, facts, killed_in_prepare, prepared, sample, visible, write
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -378,22 +378,7 @@ def test_sigkill_during_a_copy(disk: Disk, person: Person, at: int) -> None:
     storage = storage_of(Mechanism.COPY)
     source, pool = sample(person, disk)
 
-    def killed() -> int:
-        pid = os.fork()
-        if pid == 0:
-            count = 0
-
-            def witness(relative: bytes, before: os.stat_result, copy: os.stat_result) -> None:
-                nonlocal count
-                count += 1
-                if count == at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            storage.prepare("k", Source(source), pool, witness)
-            os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-    assert person.call(killed) == -signal.SIGKILL
+    assert person.call(killed_in_prepare, storage, source, pool, at) == -signal.SIGKILL
     assert person.call(storage.keys, pool) == (KeyState("k", KeyStage.HALF_MADE),)
     with pytest.raises(StorageError) as refused:
         person.call(storage.prepare, "k", Source(source), pool)

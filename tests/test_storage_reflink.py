@@ -33,7 +33,7 @@ from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.reflink import Reflink
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
 from rigs import Disk, Person
-from storage_cases import build, facts, prepared, sample, write
+from storage_cases import build, facts, killed_in_prepare, prepared, sample, write
 from test_storage_copy import children, empty, foreign, large, wait_for
 
 STORAGE = Reflink()
@@ -668,22 +668,7 @@ def test_sigkill_leaves_only_what_keys_reports(sharing: Disk, person: Person, ca
 def test_sigkill_during_the_walk(sharing: Disk, person: Person, at: int) -> None:
     source, pool = sample(person, sharing)
 
-    def killed() -> int:
-        pid = os.fork()
-        if pid == 0:
-            count = 0
-
-            def witness(relative: bytes, before: os.stat_result, copy: os.stat_result) -> None:
-                nonlocal count
-                count += 1
-                if count == at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            STORAGE.prepare("k", Source(source), pool, witness)
-            os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-    assert person.call(killed) == -signal.SIGKILL
+    assert person.call(killed_in_prepare, STORAGE, source, pool, at) == -signal.SIGKILL
     assert person.call(STORAGE.keys, pool) == (KeyState("k", KeyStage.HALF_MADE),)
     assert person.call(STORAGE.remove, "k", pool) is Removal.GONE
     assert person.call(STORAGE.keys, pool) == ()
