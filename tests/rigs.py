@@ -6,6 +6,7 @@ after SIGKILL, and what a test left behind is told apart from the work of a para
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import pickle
@@ -319,18 +320,27 @@ def _make_writable(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Delete a tree, closed folders too (overlay leaves one of mode 000), and read-only snapshots."""
-    if not os.path.lexists(path):
-        return
+    """Delete a tree, closed folders too (overlay leaves one of mode 000), and read-only snapshots.
+
+    What goes meanwhile is no fault: a release's eraser may still be at work below.
+    """
     for folder, names, _ in os.walk(path):
         for name in names:
             inner = os.path.join(folder, name)
-            if not os.path.islink(inner):
-                _make_writable(inner)
-            if not os.path.islink(inner) and stat.S_IMODE(os.lstat(inner).st_mode) & 0o700 != 0o700:
-                with contextlib.suppress(OSError):
-                    os.chmod(inner, 0o700)
-    shutil.rmtree(path, ignore_errors=False)
+            with contextlib.suppress(FileNotFoundError):
+                if not os.path.islink(inner):
+                    _make_writable(inner)
+                if not os.path.islink(inner) and stat.S_IMODE(os.lstat(inner).st_mode) & 0o700 != 0o700:
+                    with contextlib.suppress(OSError):
+                        os.chmod(inner, 0o700)
+    deadline = time.monotonic() + 10
+    while os.path.lexists(path):
+        shutil.rmtree(path, onerror=_unless_others_are_at_it if time.monotonic() < deadline else None)
+
+
+def _unless_others_are_at_it(_in: object, _path: str, failure: tuple[type[BaseException], Any, object]) -> None:
+    if not (isinstance(failure[1], OSError) and failure[1].errno in (errno.ENOENT, errno.ENOTEMPTY)):
+        raise failure[1]
 
 
 def remove_cgroup(path: str) -> None:

@@ -137,6 +137,20 @@ def test_leftovers_are_seen_and_removed(bench: Bench, root: Person, tmpfs_disk: 
 
 
 @pytest.mark.rig("cgroup")
+def test_a_tree_goes_while_others_delete_below_it(tmp_path: Any) -> None:
+    """As an eraser does, in the same order and in another."""
+    for names in ("ls -f", "ls -r"):
+        for folder in range(100):
+            os.makedirs(f"{tmp_path}/tree/{folder}")
+            for name in range(40):
+                os.close(os.open(f"{tmp_path}/tree/{folder}/{name}", os.O_CREAT, 0o666))
+        script = f"{names} | while read name; do rm -rf ./$name; done 2>/dev/null"
+        with subprocess.Popen(["sh", "-c", script], cwd=f"{tmp_path}/tree") as other:
+            rigs.remove_tree(f"{tmp_path}/tree")
+            other.wait()
+        assert not os.path.lexists(f"{tmp_path}/tree")
+
+
 def test_a_process_of_the_same_number_elsewhere_has_a_place_of_its_own(bench: Bench, tmp_path: Any) -> None:
     """As in a container that shares the machine's cgroups: each has its folders, and the numbers begin anew."""
 
