@@ -19,6 +19,7 @@ from hostfork.vocabulary import (
     Ownership,
     Require,
     SourceChanged,
+    StorageKind,
 )
 from hostfork.workload.identity import ProcessIdentity
 
@@ -29,7 +30,7 @@ ODD = "/home/me/proj/\udcff\n:,\\"
 def plan(**changes):
     """A plan with one of everything."""
     offer = Offer(
-        Mechanism.COPY, Guarantees(Guarantee.INDEPENDENT), "ext4 does not share blocks", 38 << 20, 1204
+        StorageKind.COPY, Guarantees(Guarantee.INDEPENDENT), "ext4 does not share blocks", 38 << 20, 1204
     )  # fmt: skip
     private = PathPlan(
         Access.PRIVATE, "/home/me/proj", "~/proj", "--private", True, 1, 2, "ext4", "", offer,
@@ -126,11 +127,12 @@ def record(**changes):
         "policy": "workspace",
         "pool": "/home/me/.local/state/hostfork/pool",
         "paths": (
-            PathRecord(Access.PRIVATE, "/home/me/proj", "~/proj", True, "calm-otter.0", Mechanism.COPY,
-                       Guarantee.INDEPENDENT, bytes_copied=38 << 20),
-            PathRecord(Access.PRIVATE, ODD, "odd", False, "calm-otter.1", Mechanism.OVERLAY, Guarantee.LIVE,
+            PathRecord(Access.PRIVATE, "/home/me/proj", "~/proj", True, "calm-otter.0", StorageKind.COPY,
+                       Mechanism.COPY, Guarantee.INDEPENDENT, bytes_copied=38 << 20),
+            PathRecord(Access.PRIVATE, ODD, "odd", False, "calm-otter.1", StorageKind.LIVE,
+                       Mechanism.OVERLAY, Guarantee.LIVE,
                        base_content=BaseContent.KEPT, source_changed=SourceChanged.CHANGED),
-            PathRecord(Access.SCRATCH, "/home/me/tmp", "~/tmp", True, "calm-otter.2"),
+            PathRecord(Access.SCRATCH, "/home/me/tmp", "~/tmp", True, "calm-otter.2", StorageKind.SCRATCH),
         ),
         "ownership": Ownership.CGROUP,
         "same_paths": False,

@@ -24,8 +24,9 @@ from hostfork import api
 from hostfork.lifecycle import changes, export, live, recover, run  # noqa: F401  (a warm owner has all of it)
 from hostfork.lifecycle.store import ForkFolder, Store, state_folder
 from hostfork.storage import copy, overlay, scratch  # noqa: F401
-from hostfork.storage.choose import KINDS, all_keys
+from hostfork.storage.choose import all_keys
 from hostfork.storage.keys import Keys
+from hostfork.vocabulary import StorageKind
 from hostfork.workload import launch
 from hostfork.workload.cgroup import Group, own_folder
 
@@ -310,7 +311,7 @@ def left_behind(project):
     found = [f"fork folder {name}" for name in os.listdir(store.forks)] if os.path.isdir(store.forks) else []
     if os.path.isdir(pool):
         found += [f"storage {type(owner).__name__} {state}" for owner, state in all_keys(pool)]
-        found += [f"pool entry {name}" for name in os.listdir(pool) if name not in KINDS]
+        found += [f"pool entry {name}" for name in os.listdir(pool) if name not in {kind.value for kind in StorageKind}]
     found += [f"in the project: {name}" for name in os.listdir(project) if name not in ("a", "b", "d", "scratch")]
     return found
 

@@ -14,7 +14,7 @@ from hostfork.policy.plan import Plan, make_plan, sources
 from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.storage.choose import Choice
 from hostfork.storage.contract import Guarantees, Offer, Refusal
-from hostfork.vocabulary import Guarantee, Mechanism, Ownership
+from hostfork.vocabulary import Guarantee, Mechanism, Ownership, StorageKind
 from rigs import _map_itself, in_child
 
 CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x20000
@@ -24,16 +24,16 @@ ROOT_NAMESPACES = Namespaces(available=True, user=False)
 USER_NAMESPACES = Namespaces(available=True, user=True)
 OWNED = CgroupFacts(Ownership.CGROUP, "/a/cgroup", "")
 
-COPIES = Choice(Offer(Mechanism.COPY, Guarantees(Guarantee.INDEPENDENT), "38 MB are copied"), ())
+COPIES = Choice(Offer(StorageKind.COPY, Guarantees(Guarantee.INDEPENDENT), "38 MB are copied"), ())
 OVERLAYS = Choice(
     Offer(
-        Mechanism.OVERLAY,
+        StorageKind.LIVE,
         Guarantees(Guarantee.LIVE, folder_rename=False, hard_links=False, native_watchers=False, elsewhere=False),
         "instant",
     ),
     (Refusal(Mechanism.REFLINK, "ext4 on /dev/x does not share blocks", 95),),
 )
-SNAPSHOTS = Choice(Offer(Mechanism.BTRFS, Guarantees(Guarantee.SNAPSHOT), "instant"), ())
+SNAPSHOTS = Choice(Offer(StorageKind.BTRFS, Guarantees(Guarantee.SNAPSHOT), "instant"), ())
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

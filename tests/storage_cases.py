@@ -15,7 +15,7 @@ from hostfork.storage import ioctls
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Source, Storage
 from hostfork.values import frozen
-from hostfork.vocabulary import Guarantee, Mechanism
+from hostfork.vocabulary import Guarantee, Mechanism, StorageKind
 
 
 @frozen
@@ -25,28 +25,31 @@ class Row:
     `walks`: it looks at every entry, and tells the witness. `shares`: its files share blocks with the source's.
     """
 
-    mechanism: Mechanism
+    kind: StorageKind
     guarantee: Guarantee
     kinds: tuple[str, ...]
     walks: bool = False
     shares: bool = False
 
     def __str__(self) -> str:
-        live = self.mechanism is Mechanism.OVERLAY and self.guarantee is Guarantee.LIVE
-        return "live" if live else self.mechanism.value
+        return "live" if self.kind is StorageKind.LIVE else self.mechanism.value
+
+    @property
+    def mechanism(self) -> Mechanism:
+        return self.storage.mechanism
 
     @property
     def storage(self) -> Storage:
-        return storage_of(self.mechanism, self.guarantee)
+        return storage_of(self.kind)
 
 
 _EVERYWHERE = ("ext4", "btrfs", "xfs", "tmpfs")
 ROWS = (
-    Row(Mechanism.COPY, Guarantee.INDEPENDENT, _EVERYWHERE, walks=True),
-    Row(Mechanism.OVERLAY, Guarantee.LIVE, _EVERYWHERE),
-    Row(Mechanism.OVERLAY, Guarantee.SNAPSHOT, ("btrfs",)),
-    Row(Mechanism.BTRFS, Guarantee.SNAPSHOT, ("btrfs",), shares=True),
-    Row(Mechanism.REFLINK, Guarantee.INDEPENDENT, ("xfs", "btrfs"), walks=True, shares=True),
+    Row(StorageKind.COPY, Guarantee.INDEPENDENT, _EVERYWHERE, walks=True),
+    Row(StorageKind.LIVE, Guarantee.LIVE, _EVERYWHERE),
+    Row(StorageKind.FROZEN, Guarantee.SNAPSHOT, ("btrfs",)),
+    Row(StorageKind.BTRFS, Guarantee.SNAPSHOT, ("btrfs",), shares=True),
+    Row(StorageKind.REFLINK, Guarantee.INDEPENDENT, ("xfs", "btrfs"), walks=True, shares=True),
 )
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"

@@ -9,7 +9,7 @@ import pytest
 
 from hostfork.storage.choose import MECHANISMS
 from hostfork.storage.contract import Guarantees, Offer, Source
-from hostfork.vocabulary import Guarantee, Mechanism
+from hostfork.vocabulary import StorageKind
 from rigs import Disk, Person
 from storage_cases import ROWS, Row
 from test_docs import text
@@ -29,9 +29,7 @@ def table() -> dict[str, dict[str, str]]:
 
 def column(row: Row) -> str:
     """The head of an implementation's column."""
-    if row.mechanism is not Mechanism.OVERLAY:
-        return row.mechanism.value
-    return "overlay, live" if row.guarantee is Guarantee.LIVE else "overlay, frozen"
+    return {StorageKind.LIVE: "overlay, live", StorageKind.FROZEN: "overlay, frozen"}.get(row.kind, row.kind.value)
 
 
 def probe(row: Row, folder: str, pool: str) -> Guarantees:
@@ -85,6 +83,6 @@ def _as_person(row: Row, source: str, place: str) -> dict[str, str]:
 
 
 def test_a_wrong_cell_would_be_seen(root: Person, ext4_disk: Disk) -> None:
-    row = next(row for row in ROWS if row.mechanism is Mechanism.COPY)
+    row = next(row for row in ROWS if row.kind is StorageKind.COPY)
     said = root.call(_as_person, row, ext4_disk.folder(root), ext4_disk.folder(root))
     assert said["guarantee"] == "independent" != table()["btrfs"]["guarantee"]

@@ -17,7 +17,7 @@ from hostfork.policy.plan import NoticeKind, PathPlan, Plan, make_plan, sources
 from hostfork.policy.rules import Policy, Quiesce, Rule
 from hostfork.storage.choose import Choice
 from hostfork.storage.contract import Guarantees, Offer, Refusal
-from hostfork.vocabulary import Access, EndpointKind, EntryKind, Guarantee, Mechanism, Ownership
+from hostfork.vocabulary import Access, EndpointKind, EntryKind, Guarantee, Mechanism, Ownership, StorageKind
 from policy_rig import (
     COPIES,
     OVERLAYS,
@@ -579,7 +579,7 @@ def test_a_second_mount_and_a_bind_that_is_private_itself(base: str) -> None:
 
 # --- what is demanded ------------------------------------------------------------------------------------------------
 
-LIMITED = Choice(Offer(Mechanism.COPY, Guarantees(Guarantee.INDEPENDENT, hard_links=False), "r"), ())
+LIMITED = Choice(Offer(StorageKind.COPY, Guarantees(Guarantee.INDEPENDENT, hard_links=False), "r"), ())
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from hostfork.lifecycle import prepare
 from hostfork.lifecycle.record import PathRecord
 from hostfork.storage import pace, reclaim, tree
 from hostfork.storage import tally as tally_program
-from hostfork.storage.choose import KINDS, MECHANISMS, owner_of, storage_of
+from hostfork.storage.choose import MECHANISMS, owner_of, storage_of
 from hostfork.storage.contract import Guarantees, Offer, Removal, Source
 from hostfork.storage.keys import Keys
 from hostfork.storage.tally import Tally
-from hostfork.vocabulary import Access, Guarantee, Mechanism
+from hostfork.vocabulary import Access, Guarantee, StorageKind
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 SMALL = {"a": "a", "d/c": "d/c"}
@@ -242,7 +242,7 @@ def test_what_a_killed_eraser_left_is_erased_by_the_next(leaves_nothing, hostfor
 
 def test_kills_at_any_moment_of_an_erasure(leaves_nothing, person, large, ext4_disk):
     """Each next one goes on; in the end there is nothing."""
-    pool, storage, choice = ext4_disk.folder(person, "pool"), storage_of(Mechanism.COPY), random.Random(7)
+    pool, storage, choice = ext4_disk.folder(person, "pool"), storage_of(StorageKind.COPY), random.Random(7)
     person.call(storage.prepare, "k.0", Source(large), pool)
     person.call(storage.set_aside, "k.0", pool)
     left, kills = [], 0
@@ -263,7 +263,7 @@ def test_kills_at_any_moment_of_an_erasure(leaves_nothing, person, large, ext4_d
 
 
 def test_one_at_a_time_in_a_pool(leaves_nothing, person, large, ext4_disk):
-    pool, storage = ext4_disk.folder(person, "pool"), storage_of(Mechanism.COPY)
+    pool, storage = ext4_disk.folder(person, "pool"), storage_of(StorageKind.COPY)
     person.call(storage.prepare, "k.0", Source(large), pool)
     person.call(storage.set_aside, "k.0", pool)
     with held(f"{pool}/copy/rm-k.0"):
@@ -279,7 +279,7 @@ def test_one_at_a_time_in_a_pool(leaves_nothing, person, large, ext4_disk):
 
 def test_what_comes_as_the_eraser_ends_is_not_left(leaves_nothing, person, project, ext4_disk):
     """Set aside by others while it works: it looks again before it ends."""
-    pool, storage = ext4_disk.folder(person, "pool"), storage_of(Mechanism.COPY)
+    pool, storage = ext4_disk.folder(person, "pool"), storage_of(StorageKind.COPY)
     for key in ("k.0", "k.1"):
         person.call(storage.prepare, key, Source(project), pool)
     person.call(storage.set_aside, "k.0", pool)
@@ -293,7 +293,7 @@ def test_what_comes_as_the_eraser_ends_is_not_left(leaves_nothing, person, proje
 
 def test_what_others_are_just_at_is_left_to_them(leaves_nothing, person, large, ext4_disk, monkeypatch):
     """Many runs that end at once start no process for each other's storage; what has waited for a while is nobody's."""
-    pool, storage = ext4_disk.folder(person, "pool"), storage_of(Mechanism.COPY)
+    pool, storage = ext4_disk.folder(person, "pool"), storage_of(StorageKind.COPY)
     person.call(storage.prepare, "k.0", Source(large), pool)
     person.call(storage.set_aside, "k.0", pool)
     monkeypatch.setattr(reclaim, "OLD", 1000.0)
@@ -462,8 +462,8 @@ def test_a_long_copy_is_counted_beside_it(leaves_nothing, person, project, monke
         for name in ("one", "left out/other"):
             Path(project, name).write_bytes(b"x" * 5000)
         os.link(f"{project}/one", f"{project}/two")
-        record = PathRecord(Access.PRIVATE, project, "p", True, "k.0", omit=("left out",))
-        offer = Offer(Mechanism.COPY, Guarantees(Guarantee.INDEPENDENT), "", None if copies else 0, None)
+        record = PathRecord(Access.PRIVATE, project, "p", True, "k.0", StorageKind.COPY, omit=("left out",))
+        offer = Offer(StorageKind.COPY, Guarantees(Guarantee.INDEPENDENT), "", None if copies else 0, None)
         told = []
         progress = prepare._Progress(record, offer, told.append)
         wait_until(lambda: progress(1, 7) or told[-1].files_total is not None)
@@ -505,11 +505,11 @@ def _output(command, owner):
 
 
 def test_the_kinds_are_those_of_the_mechanisms(tmp_path):
-    folders = {os.path.basename(storage_of(row[0], row[3]).keys_of(str(tmp_path)).folder) for row in MECHANISMS}
-    assert folders | {"scratch"} == set(KINDS)
-    for kind, (mechanism, guarantee) in KINDS.items():
-        owner = owner_of(mechanism, guarantee)
-        assert kind == "scratch" or os.path.basename(owner.keys_of(str(tmp_path)).folder) == kind
+    assert set(MECHANISMS) | {StorageKind.SCRATCH} == set(StorageKind)
+    for kind in StorageKind:
+        owner = owner_of(kind)
+        assert kind is StorageKind.SCRATCH or owner.keys_of(str(tmp_path)).folder == f"{tmp_path}/{kind.value}"
+        assert getattr(owner, "mechanism", None) is kind.mechanism
 
 
 def removal(path, entries, largest=1 << 30):
@@ -560,7 +560,7 @@ def test_a_key_can_be_made_again_while_its_old_storage_waits(ext4_disk, person):
 
 
 def test_where_it_cannot_be_started_nothing_fails(person, ext4_disk, monkeypatch):
-    pool, storage = ext4_disk.folder(person, "pool"), storage_of(Mechanism.COPY)
+    pool, storage = ext4_disk.folder(person, "pool"), storage_of(StorageKind.COPY)
     monkeypatch.setattr(sys, "executable", "")
     person.call(reclaim.start, (pool,))
     assert erasers(pool) == []

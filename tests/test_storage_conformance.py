@@ -14,7 +14,7 @@ from hostfork.storage.choose import MECHANISMS, storage_of
 from hostfork.storage.contract import Delta, FullTree, KeyStage, KeyState, Layer, Offer, Removal, Source, Storage
 from hostfork.storage.entry import FOLDER
 from hostfork.storage.tree import remove_tree
-from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
+from hostfork.vocabulary import BaseContent, Guarantee, StorageKind
 from rigs import DISK_KINDS, Disk, Person
 from storage_cases import ROWS, Row, facts, killed_in_prepare, prepared, sample, visible, write
 
@@ -345,9 +345,9 @@ def test_sigkill_leaves_only_what_keys_reports(
     source, pool = sample(person, one_disk)
     program = (
         "import sys\nfrom hostfork.storage.choose import storage_of\nfrom hostfork.storage.contract import Source\n"
-        "from hostfork.vocabulary import Guarantee, Mechanism\n"
-        "storage = storage_of(Mechanism(sys.argv[1]), Guarantee(sys.argv[2]))\n"
-        "storage.prepare('k', Source(sys.argv[3]), sys.argv[4])\nstorage.remove('k', sys.argv[4])\n"
+        "from hostfork.vocabulary import StorageKind\n"
+        "storage = storage_of(StorageKind(sys.argv[1]))\n"
+        "storage.prepare('k', Source(sys.argv[2]), sys.argv[3])\nstorage.remove('k', sys.argv[3])\n"
     )
     calls = {"mkdir": "mkdir,mkdirat", "rename": "rename,renameat,renameat2"}.get(call, call)
     command = [
@@ -360,8 +360,7 @@ def test_sigkill_leaves_only_what_keys_reports(
         "-e",
         f"inject={calls}:signal=SIGKILL:when={when}",
     ]
-    asked = (row.mechanism.value, row.guarantee.value)
-    done = person.run([*command, sys.executable, "-c", program, *asked, source, pool])
+    done = person.run([*command, sys.executable, "-c", program, row.kind.value, source, pool])
     assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL, 0), done
     # What a key refers to, a base that it shares, is its own as long as it is listed.
     there = [name for name in kept_in(pool) if not name.startswith(".base-")]
@@ -375,7 +374,7 @@ def test_sigkill_leaves_only_what_keys_reports(
 
 @pytest.mark.parametrize("at", [1, 5, 20])
 def test_sigkill_during_a_copy(disk: Disk, person: Person, at: int) -> None:
-    storage = storage_of(Mechanism.COPY)
+    storage = storage_of(StorageKind.COPY)
     source, pool = sample(person, disk)
 
     assert person.call(killed_in_prepare, storage, source, pool, at) == -signal.SIGKILL
@@ -497,4 +496,4 @@ def test_content_and_reduce(storage: Storage, disk: Disk, person: Person) -> Non
 
 
 def test_every_implementation_is_tried_here() -> None:
-    assert {type(row.storage) for row in ROWS} == {type(storage_of(one, kept)) for one, _, _, kept in MECHANISMS}
+    assert {type(row.storage) for row in ROWS} == set(map(type, map(storage_of, MECHANISMS)))

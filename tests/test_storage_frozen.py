@@ -12,7 +12,7 @@ from hostfork.errors import Code, StorageError
 from hostfork.storage.choose import choose, storage_of
 from hostfork.storage.contract import KeyStage, Layer, Offer, Refusal, Removal, Source
 from hostfork.storage.frozen import Frozen
-from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
+from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 from rigs import Disk, Person
 from storage_cases import facts, make_subvolume, sample, visible, write
 
@@ -28,8 +28,8 @@ def test_it_is_what_overlay_by_name_means(btrfs_disk: Disk, ext4_disk: Disk, per
     assert (kept.base_content, kept.elsewhere, kept.nested_mounts) == (BaseContent.KEPT, False, True)
     assert (kept.folder_rename, kept.hard_links, kept.native_watchers) == (False, False, False)
     assert kept.foreign_owners is (person.uid == 0)
-    assert isinstance(storage_of(Mechanism.OVERLAY, Guarantee.SNAPSHOT), Frozen)
-    assert isinstance(storage_of(Mechanism.OVERLAY, Guarantee.INDEPENDENT), Frozen)
+    assert choice.offer.kind is StorageKind.FROZEN
+    assert isinstance(storage_of(StorageKind.FROZEN), Frozen)
     other, other_pool = sample(person, ext4_disk)
     choice = person.call(choose, Source(other), other_pool, Mechanism.OVERLAY)
     assert choice.offer is None

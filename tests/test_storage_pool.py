@@ -15,7 +15,7 @@ from hostfork.storage.choose import all_keys, choose, storage_of
 from hostfork.storage.contract import KeyStage, KeyState, Removal, Source
 from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.pool import make_own, open_pool
-from hostfork.vocabulary import Guarantee, Mechanism, Prefer
+from hostfork.vocabulary import Guarantee, Mechanism, Prefer, StorageKind
 from rigs import Disk, Person
 from storage_cases import enter_namespaces, sample, write
 
@@ -251,8 +251,8 @@ def test_all_keys(ext4_disk: Disk, user: Person) -> None:
     source, pool = sample(user, ext4_disk)
 
     def life() -> Any:
-        for mechanism in (Mechanism.COPY, Mechanism.OVERLAY):
-            storage_of(mechanism, Guarantee.LIVE).prepare("k", Source(source), pool)
+        for kind in (StorageKind.COPY, StorageKind.LIVE):
+            storage_of(kind).prepare("k", Source(source), pool)
         scratch.prepare("s", source, pool)
         os.rename(f"{pool}/copy/k", f"{pool}/copy/rm-k")
         return {(getattr(owner, "mechanism", None), state) for owner, state in all_keys(pool)}

@@ -31,6 +31,28 @@ class Mechanism(Enum):
 
 
 @unique
+class StorageKind(Enum):
+    """One implementation of storage in a pool; its word is the name of its folder there."""
+
+    BTRFS = "btrfs"
+    REFLINK = "reflink"
+    COPY = "copy"
+    LIVE = "overlay"
+    """An overlay over the source itself."""
+    FROZEN = "frozen"
+    """An overlay over a read-only snapshot of the source."""
+    SCRATCH = "scratch"
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The mechanism that it implements; scratch is none."""
+        if self is StorageKind.SCRATCH:
+            return None
+        overlays = (StorageKind.LIVE, StorageKind.FROZEN)
+        return Mechanism.OVERLAY if self in overlays else Mechanism(self.value)
+
+
+@unique
 class Guarantee(Enum):
     """What a private path promises. `keeps` orders them."""
 

@@ -39,9 +39,8 @@ def private_paths(record: Record) -> tuple[PathRecord, ...]:
 
 def content_of(record: Record, path: PathRecord) -> Content:
     """Where a private path's content lies. Raises ForkError `fork.lost` where its storage is gone."""
-    assert path.mechanism is not None
     try:
-        return storage_of(path.mechanism, path.guarantee).content(path.key, record.pool)
+        return storage_of(path.storage).content(path.key, record.pool)
     except StorageError as error:
         raise ForkError(
             Code.FORK_LOST,
@@ -87,8 +86,7 @@ def find_changes(fork: ForkFolder, record: Record, path: PathRecord) -> Changese
             path=fork.file(CHANGES_FILE), hint=f"hostfork export {record.name} DEST --changes-only",
         )  # fmt: skip
     if content.base is not None:
-        assert path.mechanism is not None
-        touched = storage_of(path.mechanism, path.guarantee).touched(path.key, record.pool)
+        touched = storage_of(path.storage).touched(path.key, record.pool)
         since = first_write(fork, record.pool)
         return scan.scan_pair(content.tree, content.base, path.path, path.omit, touched, since)
     base = base_of(fork, path)
@@ -179,10 +177,9 @@ def stored_changes(fork: ForkFolder) -> Changeset | None:
 def reduce_storage(record: Record, changesets: dict[str, Changeset]) -> None:
     """Give up what equals the base: keeping a fork costs what changed."""
     for path in private_paths(record):
-        assert path.mechanism is not None
         start = len(os.fsencode(path.path)) + 1
         changed = {os.fsencode(change.path)[start:] for change in changesets[path.path].changes}
-        storage_of(path.mechanism, path.guarantee).reduce(path.key, record.pool, changed)
+        storage_of(path.storage).reduce(path.key, record.pool, changed)
 
 
 def check_sources(record: Record, probes: Probes, warn: Callable[[str], None]) -> Record:

@@ -13,7 +13,7 @@ from importlib import import_module
 
 from hostfork.errors import HostforkError
 from hostfork.values import frozen
-from hostfork.vocabulary import Guarantee, Mechanism
+from hostfork.vocabulary import StorageKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def examine() -> tuple[Capability, ...]:
         if place.folder is not None:
             from hostfork.storage.choose import MECHANISMS
 
-            found += [_mechanism(mechanism, kept, place.folder) for mechanism, _, _, kept in MECHANISMS]
+            found += [_mechanism(kind, place.folder) for kind in MECHANISMS]
             found += [_reflink(place.folder), *_quota_groups(place.folder)]
     found += _not_erased()
     found += [_mount_table(), _ssh_configuration(), _privileges()]
@@ -202,8 +202,8 @@ def _pool(place: _Place) -> Capability:
     return Capability("pool", True, how, follows, needed=True)
 
 
-def _mechanism(mechanism: Mechanism, guarantee: Guarantee | None, folder: str) -> Capability:
-    """The mechanism's own probe, on a small tree. `guarantee` tells a live overlay from a frozen one."""
+def _mechanism(kind: StorageKind, folder: str) -> Capability:
+    """The implementation's own probe, on a small tree."""
     from hostfork.storage.choose import storage_of
     from hostfork.storage.contract import Refusal, Source
 
@@ -213,8 +213,9 @@ def _mechanism(mechanism: Mechanism, guarantee: Guarantee | None, folder: str) -
     with open(os.path.join(source, "file"), "w", encoding="ascii") as file:
         file.write("hostfork doctor\n")
     how = "its own probe, on a small tree in the state folder"
-    name = mechanism.value if guarantee in (None, Guarantee.LIVE) else f"frozen {mechanism.value}"
-    answer = storage_of(mechanism, guarantee).probe(Source(source), pool)
+    storage = storage_of(kind)
+    name = "frozen overlay" if kind is StorageKind.FROZEN else storage.mechanism.value
+    answer = storage.probe(Source(source), pool)
     if isinstance(answer, Refusal):
         return Capability(name, False, how, answer.reason, _btrfs_remedy(answer, folder))
     kept = answer.guarantees

@@ -100,9 +100,8 @@ class Fork:
         )
 
     def _usage(self, path: PathRecord) -> Usage:
-        assert path.mechanism is not None
         try:
-            return storage_of(path.mechanism, path.guarantee).usage(path.key, self.record.pool)
+            return storage_of(path.storage).usage(path.key, self.record.pool)
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise

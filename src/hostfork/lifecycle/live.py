@@ -273,7 +273,7 @@ class LiveFork:
             timings=tuple(self._times.phases),
             notices=tuple(notice.sentence for notice in self._plan.notices if notice.kind.weaker),
             bytes_kept=sum(
-                storage_of(path.mechanism, path.guarantee).usage(path.key, self.record.pool).bytes
+                storage_of(path.storage).usage(path.key, self.record.pool).bytes
                 for path in changes.private_paths(self.record)
                 if kept and path.mechanism is not None
             ),

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from hostfork.lifecycle.record import Reclaiming
 from hostfork.lifecycle.store import Store, as_fork_error
-from hostfork.storage.choose import KINDS
+from hostfork.vocabulary import StorageKind
 
 _MARK = ".state-"
 _WHILE = 3600.0
@@ -83,8 +83,8 @@ def forget(store: Store) -> None:
 
 
 def _kinds(pool: str) -> Iterator[str]:
-    for kind in KINDS:
-        path = os.path.join(pool, kind)
+    for kind in StorageKind:
+        path = os.path.join(pool, kind.value)
         if os.path.isdir(path):
             yield path
 

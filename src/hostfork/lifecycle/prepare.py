@@ -16,7 +16,7 @@ from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Offer, Prepared, Source
 from hostfork.values import replace
-from hostfork.vocabulary import Access, BaseContent, Guarantee, SourceChanged
+from hostfork.vocabulary import Access, BaseContent, Guarantee, SourceChanged, StorageKind
 from hostfork.workload.identity import boot_id, identify
 
 TYPE_CHECKING = False
@@ -87,9 +87,8 @@ def base_file(fork: ForkFolder, path: PathRecord) -> str:
 
 
 def _prepare_private(fork: ForkFolder, path: PathRecord, pool: str, progress: Callable[[int, int], None]) -> Prepared:
-    assert path.mechanism is not None
     assert path.guarantee is not None
-    storage, source = storage_of(path.mechanism, path.guarantee), Source(path.path, path.omit)
+    storage, source = storage_of(path.storage), Source(path.path, path.omit)
     if path.guarantee.depends_on_source or path.base_content is BaseContent.KEPT:
         return storage.prepare(path.key, source, pool, None, progress)  # the base is the source itself, or stays whole
     from hostfork.collect.manifest import StatManifestWriter
@@ -148,7 +147,7 @@ class _Progress:
 def _path_record(path: PathPlan, key: str) -> PathRecord:
     if path.offer is None:
         return PathRecord(
-            path.access, path.path, path.written, path.folder, key, omit=path.omit,
+            path.access, path.path, path.written, path.folder, key, StorageKind.SCRATCH, omit=path.omit,
             source_changed=SourceChanged.IRRELEVANT,
         )  # fmt: skip
     guarantee = path.offer.guarantees.guarantee
@@ -158,6 +157,7 @@ def _path_record(path: PathPlan, key: str) -> PathRecord:
         path.written,
         path.folder,
         key,
+        path.offer.kind,
         mechanism=path.offer.mechanism,
         guarantee=guarantee,
         omit=path.omit,

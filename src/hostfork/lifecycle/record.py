@@ -16,6 +16,7 @@ from hostfork.vocabulary import (
     Mechanism,
     Ownership,
     SourceChanged,
+    StorageKind,
 )
 from hostfork.workload.identity import ProcessIdentity
 
@@ -46,13 +47,17 @@ DISPOSITION_AFTER: dict[Disposition, frozenset[Disposition]] = {
 
 @frozen
 class PathRecord:
-    """One private or scratch path of a fork. `key` names its storage in the pool; scratch has no mechanism."""
+    """One private or scratch path of a fork. `key` names its storage in the pool, of the kind `storage`.
+
+    Scratch has no mechanism.
+    """
 
     access: Access
     path: str
     written: str
     folder: bool
     key: str
+    storage: StorageKind
     mechanism: Mechanism | None = None
     guarantee: Guarantee | None = None
     omit: tuple[str, ...] = ()

@@ -156,7 +156,7 @@ def erase_later(pool: str) -> None:
 def _set_aside(paths: Iterable[PathRecord], pool: str, left: Leftovers) -> Leftovers:
     sentences, aside = list(left.sentences), list(left.aside)
     for path in paths:
-        owner = owner_of(path.mechanism, path.guarantee)
+        owner = owner_of(path.storage)
 
         def move(owner: KeyOwner = owner, key: str = path.key) -> None:
             aside.extend((owner, name) for name in owner.set_aside(key, pool))

@@ -67,7 +67,7 @@ def _tree(path: PathPlan, key: str, pool: str, fork: ForkFolder) -> tuple[Tree, 
     """The tree of one path; whether it is read-only, the host's own, and empty at first."""
     if path.access is Access.PRIVATE:
         assert path.offer is not None
-        return storage_of(path.offer.mechanism, path.offer.guarantees.guarantee).mounts(key, pool), False, False, False
+        return storage_of(path.offer.kind).mounts(key, pool), False, False, False
     if path.access is Access.SCRATCH:
         if path.tmpfs_size is None:
             return scratch.mounts(key, pool), False, False, True

@@ -30,7 +30,7 @@ from hostfork.storage.contract import (
 from hostfork.storage.failures import failed
 from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.keys import Keyed
-from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
+from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Btrfs(Keyed):
             return Refusal(Mechanism.BTRFS, obstacle.reason, obstacle.number)
         except OSError as error:
             return Refusal(Mechanism.BTRFS, f"{error.filename or source.path} cannot be read", error.errno)
-        return Offer(Mechanism.BTRFS, Guarantees(kept(found), base_content=BaseContent.KEPT), said(found))
+        return Offer(StorageKind.BTRFS, Guarantees(kept(found), base_content=BaseContent.KEPT), said(found))
 
     def prepare(
         self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None

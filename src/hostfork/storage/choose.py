@@ -11,38 +11,19 @@ from importlib import import_module
 from hostfork.storage import scratch
 from hostfork.storage.contract import KeyOwner, KeyState, Offer, Refusal, Source, Storage
 from hostfork.values import frozen
-from hostfork.vocabulary import Guarantee, Mechanism, Prefer
+from hostfork.vocabulary import Guarantee, Mechanism, Prefer, StorageKind
 
-Want = tuple[Mechanism, Guarantee | None]
-"""A mechanism, and which of its two where it has two."""
-
-MECHANISMS: tuple[tuple[Mechanism, str, str, Guarantee | None], ...] = (
-    (Mechanism.BTRFS, "hostfork.storage.btrfs", "Btrfs", None),
-    (Mechanism.REFLINK, "hostfork.storage.reflink", "Reflink", None),
-    (Mechanism.COPY, "hostfork.storage.copy", "Copy", None),
-    (Mechanism.OVERLAY, "hostfork.storage.overlay", "Overlay", Guarantee.LIVE),
-    (Mechanism.OVERLAY, "hostfork.storage.frozen", "Frozen", Guarantee.SNAPSHOT),
-)
-"""Mechanism, module, class, and its guarantee where one mechanism has two. Modules are loaded when used."""
-
-KINDS: dict[str, tuple[Mechanism | None, Guarantee | None]] = {
-    "btrfs": (Mechanism.BTRFS, None),
-    "frozen": (Mechanism.OVERLAY, Guarantee.SNAPSHOT),
-    "reflink": (Mechanism.REFLINK, None),
-    "copy": (Mechanism.COPY, None),
-    "overlay": (Mechanism.OVERLAY, Guarantee.LIVE),
-    "scratch": (None, None),
+MECHANISMS: dict[StorageKind, tuple[str, str]] = {
+    StorageKind.BTRFS: ("hostfork.storage.btrfs", "Btrfs"),
+    StorageKind.REFLINK: ("hostfork.storage.reflink", "Reflink"),
+    StorageKind.COPY: ("hostfork.storage.copy", "Copy"),
+    StorageKind.LIVE: ("hostfork.storage.overlay", "Overlay"),
+    StorageKind.FROZEN: ("hostfork.storage.frozen", "Frozen"),
 }
-"""What the folders in a pool are called, and what they belong to: for `owner_of`."""
+"""Module and class of each implementation. Modules are loaded when used."""
 
-_NATIVE: tuple[Want, ...] = (
-    (Mechanism.BTRFS, None),
-    (Mechanism.REFLINK, None),
-    (Mechanism.COPY, None),
-)
+_NATIVE = (StorageKind.BTRFS, StorageKind.REFLINK, StorageKind.COPY)
 _OVER_NOTHING = "it lies over a frozen snapshot or a baseline, and there is none; `:live` is over the source itself"
-_FROZEN: Want = (Mechanism.OVERLAY, Guarantee.SNAPSHOT)
-_LIVE: Want = (Mechanism.OVERLAY, Guarantee.LIVE)
 
 
 @frozen
@@ -68,12 +49,15 @@ def choose(
     """
     refused: list[Refusal] = []
     offer = None
-    for want in _order(mechanism, guarantee, prefer):
-        answer = storage_of(*want).probe(source, pool)
+    for kind in _order(mechanism, guarantee, prefer):
+        storage = storage_of(kind)
+        answer = storage.probe(source, pool)
         if isinstance(answer, Offer) and elsewhere and not answer.guarantees.elsewhere and mechanism is None:
-            answer = Refusal(want[0], "it needs a mount, and there are no namespaces to make one in")
+            answer = Refusal(storage.mechanism, "it needs a mount, and there are no namespaces to make one in")
         if isinstance(answer, Offer) and guarantee is not None and not answer.guarantees.guarantee.keeps(guarantee):
-            answer = Refusal(want[0], f"it would only be `{answer.guarantees.guarantee.value}`: {answer.reason}")
+            answer = Refusal(
+                storage.mechanism, f"it would only be `{answer.guarantees.guarantee.value}`: {answer.reason}"
+            )
         if isinstance(answer, Offer):
             offer = answer
             break
@@ -85,36 +69,30 @@ def choose(
     return Choice(offer, tuple(refused))
 
 
-def _order(mechanism: Mechanism | None, guarantee: Guarantee | None, prefer: Prefer) -> tuple[Want, ...]:
+def _order(mechanism: Mechanism | None, guarantee: Guarantee | None, prefer: Prefer) -> tuple[StorageKind, ...]:
     """What is tried, first to last."""
     if guarantee is Guarantee.LIVE:
-        return (_LIVE,)
+        return (StorageKind.LIVE,)
     if mechanism is not None:
-        return (_FROZEN,) if mechanism is Mechanism.OVERLAY else ((mechanism, None),)
+        return (StorageKind.FROZEN if mechanism is Mechanism.OVERLAY else StorageKind(mechanism.value),)
     native = _NATIVE[:1] if guarantee is Guarantee.SNAPSHOT else _NATIVE
     if prefer is Prefer.MEMORY:
-        return (_FROZEN, *native)
-    return (*native, _FROZEN) if guarantee is Guarantee.SNAPSHOT else native
+        return (StorageKind.FROZEN, *native)
+    return (*native, StorageKind.FROZEN) if guarantee is Guarantee.SNAPSHOT else native
 
 
-def storage_of(mechanism: Mechanism, guarantee: Guarantee | None = None) -> Storage:
-    """The implementation of a mechanism that is in the table; `guarantee` tells a live overlay from a frozen one."""
-    module, name = next(row for row in MECHANISMS if row[0] is mechanism and _is_asked(row[3], guarantee))[1:3]
+def storage_of(kind: StorageKind) -> Storage:
+    """The implementation of a kind that is in the table."""
+    module, name = MECHANISMS[kind]
     storage: Storage = getattr(import_module(module), name)()
     return storage
 
 
-def _is_asked(of_row: Guarantee | None, guarantee: Guarantee | None) -> bool:
-    """Of two implementations one is live; the other keeps more than one guarantee, by its source."""
-    return None in (of_row, guarantee) or (of_row is Guarantee.LIVE) == (guarantee is Guarantee.LIVE)
-
-
-def owner_of(mechanism: Mechanism | None, guarantee: Guarantee | None = None) -> KeyOwner:
-    """What removes a key: the mechanism's storage, scratch where there is none."""
-    return scratch if mechanism is None else storage_of(mechanism, guarantee)
+def owner_of(kind: StorageKind) -> KeyOwner:
+    """What removes a key of that kind."""
+    return scratch if kind is StorageKind.SCRATCH else storage_of(kind)
 
 
 def all_keys(pool: str) -> tuple[tuple[KeyOwner, KeyState], ...]:
     """Every key in the pool with what it belongs to, scratch too; half-made and half-removed ones too."""
-    owners: list[KeyOwner] = [*(storage_of(mechanism, guarantee) for mechanism, _, _, guarantee in MECHANISMS), scratch]
-    return tuple((owner, state) for owner in owners for state in owner.keys(pool))
+    return tuple((owner, state) for owner in map(owner_of, StorageKind) for state in owner.keys(pool))

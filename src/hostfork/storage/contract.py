@@ -27,7 +27,7 @@ from enum import Enum, unique
 from hostfork.helper.protocol import Bind, Overlay
 from hostfork.helper.shapes import Protocol
 from hostfork.values import frozen
-from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
+from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,11 +79,17 @@ class Guarantees:
 class Offer:
     """A mechanism can serve this source. `bytes_estimate` is what `prepare` would copy, None where not known."""
 
-    mechanism: Mechanism
+    kind: StorageKind
     guarantees: Guarantees
     reason: str
     bytes_estimate: int | None = 0
     files_estimate: int | None = 0
+
+    @property
+    def mechanism(self) -> Mechanism:
+        found = self.kind.mechanism
+        assert found is not None  # scratch is not offered
+        return found
 
 
 @frozen

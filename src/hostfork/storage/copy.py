@@ -9,7 +9,7 @@ from hostfork.storage.contract import Guarantees, Offer, Refusal, Source
 from hostfork.storage.failures import is_full, no_space
 from hostfork.storage.measure import estimate
 from hostfork.storage.replicated import Replicated, source_error
-from hostfork.vocabulary import Guarantee, Mechanism
+from hostfork.vocabulary import Guarantee, Mechanism, StorageKind
 
 
 class Copy(Replicated):
@@ -23,7 +23,7 @@ class Copy(Replicated):
         if isinstance(found, Refusal):
             return found
         guarantees = Guarantees(Guarantee.INDEPENDENT)
-        return Offer(Mechanism.COPY, guarantees, "a copy works on every filesystem", found.bytes, found.files)
+        return Offer(StorageKind.COPY, guarantees, "a copy works on every filesystem", found.bytes, found.files)
 
     def check(self, source: Source, pool: str) -> None:
         """Refuse before anything is copied where the copy cannot fit.

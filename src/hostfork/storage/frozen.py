@@ -27,7 +27,7 @@ from hostfork.storage.overlay import UPPER, WORK
 from hostfork.storage.shared import BASE, SharedKeys
 from hostfork.storage.snapshot import Found
 from hostfork.storage.subvolume import Obstacle
-from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
+from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
 
 class Frozen(Keyed):
@@ -55,7 +55,7 @@ class Frozen(Keyed):
         guarantees = overlay.guarantees(
             kept(found), nested_mounts=True, unique_inodes=not found.nested, base_content=BaseContent.KEPT
         )
-        return Offer(Mechanism.OVERLAY, guarantees, f"only changes are held, over a frozen tree: {said(found)}")
+        return Offer(StorageKind.FROZEN, guarantees, f"only changes are held, over a frozen tree: {said(found)}")
 
     def prepare(
         self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None

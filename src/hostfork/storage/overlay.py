@@ -29,12 +29,12 @@ from hostfork.storage.contract import (
     Source,
     Witness,
 )
-from hostfork.storage.entry import FOLDER, Copier, Taken, open_quietly, read_attributes
+from hostfork.storage.entry import FOLDER, Copier, Taken, open_quietly, read_extra
 from hostfork.storage.failures import failed, is_full, no_space
 from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.tree import remove_tree
-from hostfork.vocabulary import BaseContent, Guarantee, Mechanism
+from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
 UPPER, WORK = "upper", "work"
 _LOWER = "lower"
@@ -58,7 +58,7 @@ class Overlay(Keyed):
         if refusal is not None:
             return refusal
         kept = guarantees(Guarantee.LIVE, nested_mounts=_is_root(), unique_inodes=_same_numbering(source.path, pool))
-        return Offer(Mechanism.OVERLAY, kept, "nothing is copied; host changes show through")
+        return Offer(StorageKind.LIVE, kept, "nothing is copied; host changes show through")
 
     def prepare(
         self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
@@ -151,7 +151,7 @@ def _source_obstacle(source: Source) -> Refusal | None:
         return _refused(f"{source.path} is a single file, overlays are over folders")
     folder = open_quietly(source.path, FOLDER)
     try:
-        marks = [name for name, _ in read_attributes(folder) if name.startswith(_MARKS)]
+        marks = [name for name, _ in read_extra(folder).attributes if name.startswith(_MARKS)]
     finally:
         os.close(folder)
     if marks:
@@ -245,7 +245,7 @@ def make_layers(room: int, base: int) -> Taken:
     upper = os.open(UPPER, FOLDER, dir_fd=room)
     try:
         copier, found = Copier(), os.fstat(base)
-        return copier.folder(upper, found, copier.wanted(found, base, "."), read_attributes(base))
+        return copier.folder(upper, found, copier.wanted(found, base, "."), read_extra(base))
     finally:
         os.close(upper)
 

@@ -13,11 +13,12 @@ import time
 from collections.abc import Collection, Sequence
 
 from hostfork.errors import StorageError
-from hostfork.storage.choose import KINDS, owner_of
+from hostfork.storage.choose import owner_of
 from hostfork.storage.contract import KeyOwner, Removal
 from hostfork.storage.keys import FAILED, is_aside, key_of
 from hostfork.storage.pace import Brief, Pace
 from hostfork.values import frozen
+from hostfork.vocabulary import StorageKind
 
 ENTRIES, SECONDS, LARGEST = 100, 0.005, 32 << 20
 """What is erased at once: so many entries in any case, as many more as fit into that time, no file larger than that."""
@@ -31,7 +32,7 @@ class Aside:
     """Something that waits to be erased: POOL/KIND/NAME. Where that failed: an errno, `at` a path below it."""
 
     pool: str
-    kind: str
+    kind: StorageKind
     name: str
     number: int | None = None
     at: str = ""
@@ -44,7 +45,7 @@ class Aside:
     @property
     def path(self) -> str:
         """What could not be erased; else all of it."""
-        return os.path.join(self.pool, self.kind, self.name, self.at).rstrip("/")
+        return os.path.join(self.pool, self.kind.value, self.name, self.at).rstrip("/")
 
     @property
     def problem(self) -> str | None:
@@ -81,9 +82,9 @@ def remedy(number: int, path: str) -> str:
 def asides(pool: str) -> tuple[Aside, ...]:
     """All that is set aside in a pool."""
     found = []
-    for kind in KINDS:
+    for kind in StorageKind:
         try:
-            names = sorted(filter(is_aside, os.listdir(os.path.join(pool, kind))))
+            names = sorted(filter(is_aside, os.listdir(os.path.join(pool, kind.value))))
         except OSError:
             continue  # nothing of this kind was ever made there
         found += [_looked_up(pool, kind, name) for name in names]
@@ -92,7 +93,7 @@ def asides(pool: str) -> tuple[Aside, ...]:
 
 def erase(aside: Aside, pace: Pace | None = None) -> Removal:
     """Erase it. Raises StorageError."""
-    return owner_of(*KINDS[aside.kind]).erase(aside.name, aside.pool, pace)
+    return owner_of(aside.kind).erase(aside.name, aside.pool, pace)
 
 
 def erase_soon(
@@ -180,9 +181,9 @@ def _inherited() -> list[int]:
     return found
 
 
-def _looked_up(pool: str, kind: str, name: str) -> Aside:
+def _looked_up(pool: str, kind: StorageKind, name: str) -> Aside:
     try:
-        with open(os.path.join(pool, kind, name, FAILED), "rb") as file:
+        with open(os.path.join(pool, kind.value, name, FAILED), "rb") as file:
             number, _, at = file.read(1 << 16).partition(b"\n")
         return Aside(pool, kind, name, int(number), os.fsdecode(at))
     except (OSError, ValueError):  # the usual case; or one that a full disk left empty

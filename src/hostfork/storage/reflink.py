@@ -25,7 +25,7 @@ from hostfork.storage.filesystem import Filesystem, filesystem_of
 from hostfork.storage.replicated import Replicated
 from hostfork.storage.tree import open_source, walk
 from hostfork.values import replace
-from hostfork.vocabulary import Guarantee, Mechanism
+from hostfork.vocabulary import Guarantee, Mechanism, StorageKind
 
 _LOOKED = 2000
 """Entries of the source among which the probe looks for a file that it can clone."""
@@ -50,7 +50,7 @@ class Reflink(Replicated):
         if isinstance(found, Refusal):
             return found
         guarantees = Guarantees(Guarantee.INDEPENDENT)
-        return Offer(Mechanism.REFLINK, guarantees, "files share their blocks until one is written", 0, found.files)
+        return Offer(StorageKind.REFLINK, guarantees, "files share their blocks until one is written", 0, found.files)
 
     def failure(self, at: str, source: Source, pool: str, error: OSError) -> StorageError:
         """A file that cannot be cloned is named, with the mechanism that can take it."""
