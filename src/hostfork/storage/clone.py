@@ -1,6 +1,6 @@
 """Taking a file's content by sharing its blocks (ioctl_ficlonerange(2)): all of the file at one instant, or an error.
 
-The module imports the standard library and `entry` only: worker programs load it too.
+The module imports the standard library, `flags` and `entry` only: worker programs load it too.
 """
 
 from __future__ import annotations
@@ -8,15 +8,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import struct
 
+from hostfork.storage import flags
 from hostfork.storage.entry import Copier
 
 FICLONE = 0x40049409
-_FLAGS_GET, _FLAGS_SET = 0x80086601, 0x40086602
-_NOCOW = 0x00800000
-"""FS_NOCOW_FL (ioctl_iflags(2)): Btrfs overwrites such a file's blocks in place and keeps no checksums of them."""
-_LONG = struct.Struct("l")
 
 
 class Cloner(Copier):
@@ -43,16 +39,11 @@ def clone(file: int, out: int) -> None:
 
 def _made_alike(file: int, out: int) -> bool:
     """Give `out` the NOCOW flag of `file`; False where that is no difference."""
+    there = flags.read(out)
+    if not (flags.read(file) ^ there) & flags.NOCOW:
+        return False
     try:
-        wanted, there = _flags(file), _flags(out)
-        if not (wanted ^ there) & _NOCOW:
-            return False
-        fcntl.ioctl(out, _FLAGS_SET, _LONG.pack(there ^ _NOCOW))
+        flags.write(out, there ^ flags.NOCOW)
     except OSError:
-        return False  # no flags here: the first error tells more
+        return False  # the first error tells more
     return True
-
-
-def _flags(opened: int) -> int:
-    value: int = _LONG.unpack(fcntl.ioctl(opened, _FLAGS_GET, bytes(_LONG.size)))[0]
-    return value

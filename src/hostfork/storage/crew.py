@@ -175,12 +175,12 @@ def idle_processors() -> int:
 
 def packed(taken: Taken) -> tuple[Any, ...]:
     """An outcome in plain values (marshal knows no classes)."""
-    return int(taken.outcome), _values(taken.source), _values(taken.copy), taken.bytes, taken.unwritable
+    return int(taken.outcome), _values(taken.source), _values(taken.copy), *taken[3:]
 
 
 def _taken(item: tuple[Any, ...]) -> Taken:
-    outcome, source, copy, size, unwritable = item
-    return Taken(Outcome(outcome), _stat(source), _stat(copy), size, unwritable)
+    outcome, source, copy, *rest = item
+    return Taken(Outcome(outcome), _stat(source), _stat(copy), *rest)
 
 
 def _values(found: os.stat_result | None) -> tuple[int, ...] | None:

@@ -1,7 +1,7 @@
 """Copying one entry of a tree between two open folders, faithfully, as root or as an ordinary user.
 
 Nothing here follows a symlink or writes to the source; the source's access times are left alone where the kernel lets
-this user (O_NOATIME). The module imports the standard library only: worker programs load it too.
+this user (O_NOATIME). The module imports the standard library and `flags` only: worker programs load it too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from enum import IntEnum, unique
 
 from hostfork.helper.shapes import NamedTuple
+from hostfork.storage import flags
 
 TRIES = 3
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,6 +25,8 @@ _TICK = 10_000_000
 """Nanoseconds; the coarsest clock tick of the kernel (HZ=100)."""
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENODATA, errno.EACCES, errno.EPERM, errno.ELOOP)
 _LOST_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES)
+_RELABELLED = ("security.selinux", "security.SMACK64")
+"""The system's own policy gives new files theirs."""
 
 
 @unique
@@ -47,6 +50,8 @@ class Taken(NamedTuple):
     copy: os.stat_result | None = None
     bytes: int = 0
     unwritable: bool = False
+    lost: tuple[str, ...] = ()
+    """What of the original the copy does not have, in words: file flags, set-uid bits, attributes that are root's."""
 
 
 class Wanted(NamedTuple):
@@ -58,8 +63,14 @@ class Wanted(NamedTuple):
     unwritable: bool
 
 
-Attributes = tuple[tuple[str, bytes], ...]
-"""Extended attributes, ACLs among them."""
+class Extra(NamedTuple):
+    """What a stat does not show: extended attributes, ACLs among them, and file flags."""
+
+    attributes: tuple[tuple[str, bytes], ...] = ()
+    flags: int = 0
+
+
+_NOTHING = Extra()
 
 
 def open_quietly(name: str, flags: int, folder: int | None = None) -> int:
@@ -141,31 +152,34 @@ class Copier:
 
     def _attempt(self, file: int, before: os.stat_result, source: int, name: str, target: int, as_name: str) -> Taken:
         wanted = self.wanted(before, source, name)
-        attributes = read_attributes(file)
+        extra = read_extra(file)
         # Setting user.* attributes needs the write bit, whatever the descriptor allows.
-        out = os.open(as_name, _CREATE, 0o600 if attributes else wanted.mode & 0o777, dir_fd=target)
+        out = os.open(as_name, _CREATE, 0o600 if extra.attributes else wanted.mode & 0o777, dir_fd=target)
         try:
-            return self._finished(out, before, wanted, attributes, self._content(file, out, before))
+            if extra.flags & flags.EARLY:
+                flags.give(out, extra.flags & flags.EARLY)
+            return self._finished(out, before, wanted, extra, self._content(file, out, before))
         finally:
             os.close(out)
 
-    def _finished(
-        self, out: int, found: os.stat_result, wanted: Wanted, attributes: Attributes, size: int = 0
-    ) -> Taken:
+    def _finished(self, out: int, found: os.stat_result, wanted: Wanted, extra: Extra, size: int = 0) -> Taken:
         """Give an open file or folder its metadata; the last stat shows the final ctime."""
         os.utime(out, ns=(found.st_atime_ns, found.st_mtime_ns))
-        now = os.fstat(out)
-        if (now.st_uid, now.st_gid, stat.S_IMODE(now.st_mode)) != (wanted.uid, wanted.gid, wanted.mode) or attributes:
+        now, lost = os.fstat(out), _lost_bits(found, wanted)
+        same = (now.st_uid, now.st_gid, stat.S_IMODE(now.st_mode)) == (wanted.uid, wanted.gid, wanted.mode)
+        if not same or extra != _NOTHING:
             if (now.st_uid, now.st_gid) != (wanted.uid, wanted.gid):
                 os.fchown(out, wanted.uid, wanted.gid)
-            self._set_attributes(out, attributes)
+            lost += self._set_attributes(out, extra)
             os.fchmod(out, wanted.mode)  # after the owner, which clears set-uid, and the ACL, which sets group bits
+            if extra.flags:
+                lost += flags.words(flags.give(out, extra.flags))
             now = os.fstat(out)
-        return Taken(Outcome.DONE, found, now, size, wanted.unwritable)
+        return Taken(Outcome.DONE, found, now, size, wanted.unwritable, lost)
 
-    def folder(self, out: int, found: os.stat_result, wanted: Wanted, attributes: Attributes) -> Taken:
-        """Finish a copied folder, after its entries were made: they change its times."""
-        return self._finished(out, found, wanted, attributes)
+    def folder(self, out: int, found: os.stat_result, wanted: Wanted, extra: Extra) -> Taken:
+        """Finish a copied folder, after its entries were made: they change its times, and would inherit its flags."""
+        return self._finished(out, found, wanted, extra)
 
     def node(self, source: int, name: str, target: int, as_name: str) -> Taken:
         """Copy a symlink, FIFO, socket or device. A device that this user may not make is UNREADABLE."""
@@ -189,14 +203,16 @@ class Copier:
 
     def _finished_node(self, found: os.stat_result, wanted: Wanted, source: str, copy: str) -> Taken:
         os.chown(copy, wanted.uid, wanted.gid, follow_symlinks=False)
-        self._set_attributes(copy, read_attributes(source))
+        lost = self._set_attributes(copy, Extra(_attributes(source)))
         if not stat.S_ISLNK(found.st_mode):
             os.chmod(copy, wanted.mode)
         os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns), follow_symlinks=False)
-        return Taken(Outcome.DONE, found, os.lstat(copy), 0, wanted.unwritable)
+        return Taken(Outcome.DONE, found, os.lstat(copy), 0, wanted.unwritable, lost)
 
-    def _set_attributes(self, place: int | str, attributes: Attributes) -> None:
-        for name, value in attributes:
+    def _set_attributes(self, place: int | str, extra: Extra) -> tuple[str, ...]:
+        """Set them; the names of those that this user may not set."""
+        lost = []
+        for name, value in extra.attributes:
             try:
                 os.setxattr(place, name, value, follow_symlinks=isinstance(place, int))
             except OSError as error:
@@ -204,6 +220,9 @@ class Copier:
                 ours = name.startswith(("user.", "system.posix_acl"))
                 if ours or error.errno not in _LOST_ATTRIBUTES:
                     raise
+                if name not in _RELABELLED:
+                    lost.append(name)
+        return tuple(lost)
 
     def _content(self, file: int, out: int, found: os.stat_result) -> int:
         if found.st_blocks * 512 < found.st_size:
@@ -243,7 +262,12 @@ class Copier:
         return copied
 
 
-def read_attributes(place: int | str) -> Attributes:
+def read_extra(opened: int) -> Extra:
+    """Attributes and flags of an open file or folder."""
+    return Extra(_attributes(opened), flags.read(opened) & flags.WATCHED)
+
+
+def _attributes(place: int | str) -> tuple[tuple[str, bytes], ...]:
     """Extended attributes and ACLs of an open file or of a path whose last part is not followed."""
     follow = isinstance(place, int)
     try:
@@ -260,6 +284,12 @@ def read_attributes(place: int | str) -> Attributes:
             if error.errno not in _NO_ATTRIBUTES:
                 raise
     return tuple(found)
+
+
+def _lost_bits(found: os.stat_result, wanted: Wanted) -> tuple[str, ...]:
+    """The set-uid and set-gid bits of a program that the copy of one who is not its owner cannot have."""
+    gone = found.st_mode & ~wanted.mode if stat.S_ISREG(found.st_mode) else 0
+    return (("set-uid",) if gone & stat.S_ISUID else ()) + (("set-gid",) if gone & stat.S_ISGID else ())
 
 
 def _may(folder: int, name: str, right: int) -> bool:

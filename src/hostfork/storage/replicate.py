@@ -16,9 +16,10 @@ import stat
 from collections.abc import Iterator
 
 from hostfork.helper.shapes import NamedTuple
+from hostfork.storage import flags
 from hostfork.storage.contract import Progress, Source, Witness
 from hostfork.storage.crew import BATCH, FOLDERS, Crew, Part, PartError
-from hostfork.storage.entry import Attributes, Copier, Outcome, Taken, Wanted, read_attributes
+from hostfork.storage.entry import Copier, Extra, Outcome, Taken, Wanted, read_extra
 from hostfork.storage.tree import Descent, open_source
 
 _CREW_FROM = 1000
@@ -36,13 +37,11 @@ class Refused(Exception):
 class _Level:
     """A folder that is being copied."""
 
-    def __init__(
-        self, relative: str, found: os.stat_result, wanted: Wanted, attributes: Attributes, folders: list[str]
-    ) -> None:
+    def __init__(self, relative: str, found: os.stat_result, wanted: Wanted, extra: Extra, folders: list[str]) -> None:
         self.relative = relative
         self.found = found
         self.wanted = wanted
-        self.attributes = attributes
+        self.extra = extra
         self.folders = folders
         self.given = 0
         self.left = False
@@ -53,7 +52,7 @@ class _Link(NamedTuple):
 
     name: str
     source: os.stat_result
-    unwritable: bool
+    taken: Taken
     names: list[str]
 
 
@@ -71,6 +70,7 @@ class Replica:
         self.files = 0
         self.bytes = 0
         self.unwritable: list[str] = []
+        self.lost: list[tuple[str, tuple[str, ...]]] = []
         self.unreadable: list[str] = []
         self.unstable: list[str] = []
         self.at = ""
@@ -108,6 +108,7 @@ class Replica:
         found = os.fstat(target)
         self._own = found.st_dev, found.st_ino
         try:
+            _fold(levels[0], target)
             self._entries(levels[0], source, target)
             while levels:
                 if levels[-1].folders:
@@ -135,7 +136,7 @@ class Replica:
 
     def _level(self, relative: str, folder: int) -> _Level:
         found = os.fstat(folder)
-        return _Level(relative, found, self._copier.wanted(found, folder, "."), read_attributes(folder), [])
+        return _Level(relative, found, self._copier.wanted(found, folder, "."), read_extra(folder), [])
 
     def _enter(self, levels: list[_Level], sources: Descent, targets: Descent) -> None:
         """Go into the next folder of the present level and copy its entries."""
@@ -160,6 +161,7 @@ class Replica:
         mode = level.wanted.mode & 0o777
         os.mkdir(name, mode if mode & 0o700 == 0o700 else 0o700, dir_fd=targets.folder)
         targets.enter(name)
+        _fold(level, targets.folder)
         levels.append(level)
         self._entries(level, sources.folder, targets.folder)
 
@@ -258,6 +260,8 @@ class Replica:
         self.bytes += taken.bytes
         if taken.unwritable:
             self.unwritable.append(relative)
+        if taken.lost:
+            self.lost.append((relative, taken.lost))
         if self._witness is not None:
             self._witness(os.fsencode(relative), taken.source, taken.copy)
         if self._progress is not None and self.files % _TELL == 0:
@@ -277,7 +281,7 @@ class Replica:
 
     def _finish(self, level: _Level, target: int) -> None:
         self.at = level.relative
-        self._note(level.relative, self._copier.folder(target, level.found, level.wanted, level.attributes))
+        self._note(level.relative, self._copier.folder(target, level.found, level.wanted, level.extra))
 
     def _linked(self, relative: str, found: os.stat_result, source: int, name: str, target: int) -> None:
         """One name of a file that has several."""
@@ -306,7 +310,7 @@ class Replica:
         if identity in self._links:  # the name was replaced by one of a file that we have
             os.unlink(staged, dir_fd=self._links_folder)
         else:
-            self._links[identity] = _Link(staged, taken.source, taken.unwritable, [])
+            self._links[identity] = _Link(staged, taken.source, taken, [])
         return self._links[identity]
 
     def _finish_links(self) -> None:
@@ -322,7 +326,7 @@ class Replica:
 
     def _tell_link(self, link: _Link, copy: os.stat_result) -> None:
         for relative in link.names:
-            self._note(relative, Taken(Outcome.DONE, link.source, copy, 0, link.unwritable))
+            self._note(relative, link.taken._replace(copy=copy, bytes=0))
 
     def _stand_in(self, source: int, name: str, folder: bool, target: int) -> None:
         """An empty folder or file with the original's owner and mode, where something else will be mounted."""
@@ -342,6 +346,12 @@ class Replica:
             os.utime(opened, ns=(found.st_atime_ns, found.st_mtime_ns))
         finally:
             os.close(opened)
+
+
+def _fold(level: _Level, target: int) -> None:
+    """Whether names differ by case is settled while a folder is empty."""
+    if level.extra.flags & flags.CASEFOLD:
+        flags.give(target, flags.CASEFOLD)
 
 
 def _below(above: str, name: str) -> str:

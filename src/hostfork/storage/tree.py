@@ -17,9 +17,6 @@ from hostfork.storage.pace import CHUNK, STEADY, Pace
 _KEPT = 50
 """Descriptors that one descent keeps open; processes have 1024 by default."""
 _ASIDE = ".hostfork-deep-"
-_FLAGS_GET, _FLAGS_SET = 0x80086601, 0x40086602
-_LOCKED = 0x10 | 0x20
-"""FS_IMMUTABLE_FL and FS_APPEND_FL (ioctl_iflags(2)): root's, and in the way of removal."""
 
 
 class FolderMovedError(OSError):
@@ -299,16 +296,15 @@ def _unlock(name: str, folder: int) -> None:
 
 
 def _unflag(opened: int) -> None:
-    import fcntl
-    import struct
+    from hostfork.storage import flags
 
-    try:
-        (flags,) = struct.unpack("l", fcntl.ioctl(opened, _FLAGS_GET, bytes(struct.calcsize("l"))))
-        if flags & _LOCKED:
-            fcntl.ioctl(opened, _FLAGS_SET, struct.pack("l", flags & ~_LOCKED))
-    except OSError as error:
-        if error.errno not in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL):
-            raise
+    there = flags.read(opened)
+    if there & flags.LOCKED:
+        try:
+            flags.write(opened, there & ~flags.LOCKED)
+        except OSError as error:
+            if error.errno != errno.EPERM:  # a user's: the removal says so
+                raise
 
 
 def _put_aside(name: str, folder: int, root: int, number: int) -> int:
