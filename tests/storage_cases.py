@@ -1,5 +1,7 @@
 """What the storage tests share: a tree with everything in it, a reader of trees that is not hostfork's, a mount."""
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import signal
@@ -53,6 +55,9 @@ ROWS = (
 )
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+KEPT_FLAGS = (0x8, 0x40, 0x80, 0x800000)
+"""Synchronous, no-dump, no-atime, no-copy-on-write: `S`, `d`, `A` and `C` of chattr(1)."""
+IMMUTABLE, APPEND_ONLY = 0x10, 0x20
 ODD_NAMES = (b"new\nline", b"a:b,c\\d", b"caf\xe9 \xff\xfe", b" lead", b"-rf", b"x" * 255, b"\xf0\x9f\xa6\xa6", b"*")
 
 
@@ -93,8 +98,8 @@ def build(root: str) -> None:
     _links(root)
     os.mkfifo(f"{root}/fifo", 0o620)
     os.mknod(f"{root}/socket", stat.S_IFSOCK | 0o600)
-    for name in ODD_NAMES:
-        write(os.fsencode(root) + b"/plain/" + name, name)
+    for odd in ODD_NAMES:
+        write(os.fsencode(root) + b"/plain/" + odd, odd)
     os.setxattr(f"{root}/small", "user.colour", b"blue\0green")
     os.setxattr(f"{root}/plain", "user.empty", b"")
     write(f"{root}/read-only", b"r")
@@ -103,8 +108,11 @@ def build(root: str) -> None:
     os.setxattr(f"{root}/script", ACCESS, acl(named, 6))
     os.setxattr(f"{root}/plain", DEFAULT, acl(named, 4))
     os.chmod(f"{root}/read-only", 0o444)
+    for case in ("case", "Case", "CASE"):
+        write(f"{root}/plain/{case}", case.encode())
     if os.geteuid() == 0:
         _for_root(root)
+    _flags(root)
     _times(root)
 
 
@@ -142,6 +150,41 @@ def _for_root(root: str) -> None:
     os.setxattr(f"{root}/script", "security.capability", struct.pack("<IIIII", 0x02000000, 1 << 10, 0, 0, 0))
 
 
+def _flags(root: str) -> None:
+    """Flags that everybody may set on what is theirs, as far as this filesystem has them."""
+    write(f"{root}/flagged")
+    os.mkdir(f"{root}/flagged-folder")
+    write(f"{root}/flagged-folder/plain", b"p")
+    for flagged in ("flagged", "flagged-folder"):
+        for flag in KEPT_FLAGS:
+            with contextlib.suppress(OSError):
+                set_flags(f"{root}/{flagged}", flags_of(f"{root}/{flagged}") | flag)
+    with open(f"{root}/flagged", "ab") as file:
+        file.write(b"flagged" * 2000)
+
+
+def flags_of(path: str | bytes) -> int:
+    """The flags of a file or folder, as lsattr(1) reads them, without those that tell how it is laid out."""
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        value: int = struct.unpack("I4x", fcntl.ioctl(opened, 0x80086601, bytes(8)))[0]
+    finally:
+        os.close(opened)
+    return value & (sum(KEPT_FLAGS) | IMMUTABLE | APPEND_ONLY)
+
+
+def set_flags(path: str, value: int) -> None:
+    """Set these alone, as chattr(1) does."""
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        there = struct.unpack("I4x", fcntl.ioctl(opened, 0x80086601, bytes(8)))[0]
+        fcntl.ioctl(
+            opened, 0x40086602, struct.pack("I4x", there & ~(sum(KEPT_FLAGS) | IMMUTABLE | APPEND_ONLY) | value)
+        )
+    finally:
+        os.close(opened)
+
+
 def _times(root: str) -> None:
     """A time with nanoseconds for every entry, children first."""
     number = 0
@@ -171,13 +214,15 @@ def facts(path: str, times: bool = True) -> dict[bytes, tuple[Any, ...]]:
             content = os.readlink(place)
         elif kind in (stat.S_IFCHR, stat.S_IFBLK):
             content = entry.st_rdev
-        attributes = {
+        attributes: dict[str, Any] = {
             name: os.getxattr(place, name, follow_symlinks=False)
             for name in os.listxattr(place, follow_symlinks=False)
             if not name.startswith(("user.overlay.", "security.selinux"))
         }
         size = entry.st_size if kind == stat.S_IFREG else None
         when = (entry.st_mtime_ns,) if times else ()
+        if kind in (stat.S_IFREG, stat.S_IFDIR):
+            attributes["flags"] = flags_of(place)
         found[relative] = (entry.st_mode, entry.st_uid, entry.st_gid, size, content, attributes, *when)
         if kind == stat.S_IFDIR:
             for name in os.listdir(place):

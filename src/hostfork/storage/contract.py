@@ -43,11 +43,13 @@ class Source:
     a file becomes an empty stand-in, and neither is shown to the witness. A snapshot of a whole subvolume leaves such a
     folder as it is: a mount covers it in the view, and collecting passes over it. `mounts_beneath` holds the absolute
     paths of the host's mounts beneath it: some mechanisms cannot serve an ordinary user over such a folder.
+    `skip_unreadable`: what this user cannot read below it is left out of a copy or clone, which else is refused.
     """
 
     path: str
     omit: tuple[str, ...] = ()
     mounts_beneath: tuple[str, ...] = ()
+    skip_unreadable: bool = False
 
 
 @frozen
@@ -84,6 +86,8 @@ class Offer:
     reason: str
     bytes_estimate: int | None = 0
     files_estimate: int | None = 0
+    unreadable: tuple[str, ...] = ()
+    """Relative paths that will be left out since this user cannot read them, as far as a short look finds them."""
 
     @property
     def mechanism(self) -> Mechanism:
@@ -106,10 +110,22 @@ class Refusal:
 
 
 @frozen
+class Lost:
+    """A copied entry that lacks something of its original, in words: file flags, set-uid, attributes that are root's.
+
+    `path` is relative.
+    """
+
+    path: str
+    what: tuple[str, ...]
+
+
+@frozen
 class Prepared:
     """Storage that is there. `unwritable`: relative paths that the user could not write on the host and cannot here.
 
-    `guarantee`: what is kept where only the making of it tells; None is what was offered.
+    `guarantee`: what is kept where only the making of it tells; None is what was offered. `skipped`: relative paths
+    that could not be read; an empty, unreadable stand-in has each one's place, as for what `Source.omit` names.
     """
 
     key: str
@@ -119,6 +135,8 @@ class Prepared:
     seconds: float
     unwritable: tuple[str, ...] = ()
     guarantee: Guarantee | None = None
+    skipped: tuple[str, ...] = ()
+    lost: tuple[Lost, ...] = ()
 
 
 @frozen

@@ -23,7 +23,9 @@ class Copy(Replicated):
         if isinstance(found, Refusal):
             return found
         guarantees = Guarantees(Guarantee.INDEPENDENT)
-        return Offer(StorageKind.COPY, guarantees, "a copy works on every filesystem", found.bytes, found.files)
+        return Offer(
+            StorageKind.COPY, guarantees, "a copy works on every filesystem", found.bytes, found.files, found.unreadable
+        )
 
     def check(self, source: Source, pool: str) -> None:
         """Refuse before anything is copied where the copy cannot fit.

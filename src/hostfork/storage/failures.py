@@ -51,7 +51,7 @@ def unreadable(source: str, paths: tuple[str, ...]) -> StorageError:
         path=os.path.join(source, paths[0]) if paths[0] else source,
         errno=errno.EACCES,
         details=named(source, paths),
-        hint="make them readable, leave them out with --hidden PATH or --shared PATH, "
+        hint="make them readable, leave them out with --unreadable skip, --hidden PATH or --shared PATH, "
         f"or use --private {source}:live, which copies nothing",
     )
 

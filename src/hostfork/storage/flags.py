@@ -16,11 +16,9 @@ NOCOW = 0x00800000
 """FS_NOCOW_FL: Btrfs overwrites such a file's blocks in place and keeps no checksums of them."""
 LOCKED = 0x10 | 0x20
 """FS_IMMUTABLE_FL and FS_APPEND_FL: root's, and in the way of every change and of removal, so a copy has neither."""
-CASEFOLD = 0x40000000
-"""FS_CASEFOLD_FL: names in such a folder differ by more than case. It can be set on an empty one alone."""
 EARLY = 0x4 | 0x400 | NOCOW
 """FS_COMPR_FL, FS_NOCOMP_FL and FS_NOCOW_FL are for what is written later: they are set while a file is empty."""
-_KEPT = EARLY | CASEFOLD | 0x8 | 0x40 | 0x80 | 0x10000
+_KEPT = EARLY | 0x8 | 0x40 | 0x80 | 0x10000
 _WORDS = {
     0x4: "compressed",
     0x8: "synchronous",
@@ -33,7 +31,7 @@ _WORDS = {
     0x10000: "synchronous-folder",
     0x100000: "verity",
     NOCOW: "no-copy-on-write",
-    CASEFOLD: "case-folded",
+    0x40000000: "case-folded",
 }
 WATCHED = sum(_WORDS)
 """The flags that a copy is to have, or of which it is said that it has not. The others tell how a file is laid out."""

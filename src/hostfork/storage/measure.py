@@ -18,23 +18,23 @@ _ENTRIES, _SECONDS = 50_000, 0.1
 class Estimate(NamedTuple):
     """What a copy would take; None where the tree is too large to count in a moment.
 
-    `unreadable`: a path, relative, that this user cannot read; the count ended there.
+    `unreadable`: relative paths that this user cannot read, those that the moment was enough for ("" the top).
     """
 
     bytes: int | None
     files: int | None
-    unreadable: str | None = None
+    unreadable: tuple[str, ...] = ()
 
 
 def estimate(path: str, omit: tuple[str, ...] = ()) -> Estimate:
     """Count a host tree, for a tenth of a second at most. Raises OSError if `path` itself is not there."""
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
-        return Estimate(_space(found), 1, "" if _closed(found, None, path) else None)
+        return Estimate(_space(found), 1, ("",) if _closed(found, None, path) else ())
     try:
         root = open_quietly(path, FOLDER)
     except PermissionError:
-        return Estimate(None, None, "")
+        return Estimate(None, None, ("",))
     try:
         return _counted(root, omit)
     finally:
@@ -52,26 +52,24 @@ def tally(path: str, omit: tuple[str, ...] = ()) -> tuple[int, int]:
     try:
         for entry in walk(root, open_source, frozenset(omit), skip_closed=True):
             files += 1
-            total += _space(entry.found) if _first(entry, seen) else 0
+            total += _space(entry.found) if is_first(entry, seen) else 0
     finally:
         os.close(root)
     return files, total
 
 
 def _counted(root: int, omit: tuple[str, ...]) -> Estimate:
-    total, files, end, last = 0, 0, time.monotonic() + _SECONDS, ""
-    try:
-        for entry in walk(root, open_source, frozenset(omit)):
-            last = entry.relative
-            if _closed(entry.found, entry.folder, entry.name):
-                return Estimate(None, None, last)
-            files += 1
+    total, files, end = 0, 0, time.monotonic() + _SECONDS
+    closed: list[str] = []
+    for entry in walk(root, open_source, frozenset(omit), closed=closed):
+        files += 1
+        if _closed(entry.found, entry.folder, entry.name):
+            closed.append(entry.relative)
+        else:
             total += _space(entry.found)
-            if files >= _ENTRIES or (not files % 64 and time.monotonic() > end):
-                return Estimate(None, None)
-    except PermissionError:
-        return Estimate(None, None, last)
-    return Estimate(total, files)
+        if files >= _ENTRIES or (not files % 64 and time.monotonic() > end):
+            return Estimate(None, None, tuple(closed))
+    return Estimate(total, files, tuple(closed))
 
 
 def _closed(found: os.stat_result, folder: int | None, name: str) -> bool:
@@ -104,7 +102,7 @@ def usage(path: str) -> Usage:
         try:
             seen: set[tuple[int, int]] = set()
             for entry in walk(root, open_source, skip_closed=True):
-                if _first(entry, seen):
+                if is_first(entry, seen):
                     total += entry.found.st_blocks * 512
                     inodes += 1
         finally:
@@ -116,13 +114,13 @@ def usage_beside(tree: str, base: str) -> Usage:
     """Space and inodes of what in `tree` is not what `base`, its snapshot, has at the same path: an upper bound."""
     if not stat.S_ISDIR(os.lstat(tree).st_mode):
         found = os.lstat(tree)
-        return Usage(0 if _unchanged(found, base, None) else found.st_blocks * 512, 1, upper_bound=True)
+        return Usage(0 if is_unchanged(found, base, None) else found.st_blocks * 512, 1, upper_bound=True)
     total, inodes = 0, 0
     root, beside = os.open(tree, FOLDER), os.open(base, FOLDER)
     try:
         seen: set[tuple[int, int]] = set()
         for entry in walk(root, open_source, skip_closed=True):
-            if not _unchanged(entry.found, entry.relative, beside) and _first(entry, seen):
+            if not is_unchanged(entry.found, entry.relative, beside) and is_first(entry, seen):
                 total += entry.found.st_blocks * 512
                 inodes += 1
     finally:
@@ -144,7 +142,8 @@ def usage_of(tree: str, names: Iterable[bytes]) -> Usage:
     return Usage(sum(seen.values()), len(seen), upper_bound=True)
 
 
-def _unchanged(found: os.stat_result, path: str, folder: int | None) -> bool:
+def is_unchanged(found: os.stat_result, path: str, folder: int | None) -> bool:
+    """Whether an entry of a snapshot is still that of the base at `path` in the open `folder`."""
     try:
         base = os.stat(path, dir_fd=folder, follow_symlinks=False)
     except OSError:
@@ -152,7 +151,7 @@ def _unchanged(found: os.stat_result, path: str, folder: int | None) -> bool:
     return (found.st_ino, found.st_ctime_ns, found.st_size) == (base.st_ino, base.st_ctime_ns, base.st_size)
 
 
-def _first(entry: Entry, seen: set[tuple[int, int]]) -> bool:
+def is_first(entry: Entry, seen: set[tuple[int, int]]) -> bool:
     """Whether this is the first name of its file."""
     if entry.found.st_nlink == 1 or stat.S_ISDIR(entry.found.st_mode):
         return True

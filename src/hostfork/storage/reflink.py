@@ -50,7 +50,14 @@ class Reflink(Replicated):
         if isinstance(found, Refusal):
             return found
         guarantees = Guarantees(Guarantee.INDEPENDENT)
-        return Offer(StorageKind.REFLINK, guarantees, "files share their blocks until one is written", 0, found.files)
+        return Offer(
+            StorageKind.REFLINK,
+            guarantees,
+            "files share their blocks until one is written",
+            0,
+            found.files,
+            found.unreadable,
+        )
 
     def failure(self, at: str, source: Source, pool: str, error: OSError) -> StorageError:
         """A file that cannot be cloned is named, with the mechanism that can take it."""

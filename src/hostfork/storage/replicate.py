@@ -16,7 +16,6 @@ import stat
 from collections.abc import Iterator
 
 from hostfork.helper.shapes import NamedTuple
-from hostfork.storage import flags
 from hostfork.storage.contract import Progress, Source, Witness
 from hostfork.storage.crew import BATCH, FOLDERS, Crew, Part, PartError
 from hostfork.storage.entry import Copier, Extra, Outcome, Taken, Wanted, read_extra
@@ -72,6 +71,7 @@ class Replica:
         self.unwritable: list[str] = []
         self.lost: list[tuple[str, tuple[str, ...]]] = []
         self.unreadable: list[str] = []
+        self.skipped: list[str] = []
         self.unstable: list[str] = []
         self.at = ""
         """The relative path that is being copied, for an error."""
@@ -79,6 +79,7 @@ class Replica:
         for path in source.omit:
             above, _, name = path.rpartition("/")
             self._omit.setdefault(above, set()).add(name)
+        self._skip = source.skip_unreadable
         self._links_folder = links
         self._links: dict[tuple[int, int], _Link] = {}
         self._witness = witness
@@ -108,7 +109,6 @@ class Replica:
         found = os.fstat(target)
         self._own = found.st_dev, found.st_ino
         try:
-            _fold(levels[0], target)
             self._entries(levels[0], source, target)
             while levels:
                 if levels[-1].folders:
@@ -147,7 +147,7 @@ class Replica:
         except FileNotFoundError:
             return
         except PermissionError:
-            self._bad(self.unreadable, relative)
+            self._closed(relative, True, sources.folder, name, targets.folder)
             return
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
@@ -161,7 +161,6 @@ class Replica:
         mode = level.wanted.mode & 0o777
         os.mkdir(name, mode if mode & 0o700 == 0o700 else 0o700, dir_fd=targets.folder)
         targets.enter(name)
-        _fold(level, targets.folder)
         levels.append(level)
         self._entries(level, sources.folder, targets.folder)
 
@@ -181,7 +180,7 @@ class Replica:
                     nodes.append(entry.name)
         for name in nodes:
             self.at = _below(level.relative, name)
-            self._note(self.at, self._copier.node(source, name, target, name))
+            self._took(self.at, self._copier.node(source, name, target, name), source, name, target)
         for start in range(0, len(files), BATCH):
             self._files(level, source, target, files[start : start + BATCH])
 
@@ -249,6 +248,8 @@ class Replica:
     def _took(self, relative: str, taken: Taken, source: int, name: str, target: int) -> None:
         if taken.copy is None and taken.source is not None:  # LINKED
             self._linked(relative, taken.source, source, name, target)
+        elif taken.outcome is Outcome.UNREADABLE:
+            self._closed(relative, False, source, name, target)
         else:
             self._note(relative, taken)
 
@@ -273,6 +274,13 @@ class Replica:
             self._bad(self.unreadable, relative)
         elif outcome is Outcome.UNSTABLE:
             self._bad(self.unstable, relative)
+
+    def _closed(self, relative: str, folder: bool, source: int, name: str, target: int) -> None:
+        """What this user cannot read: refused with the others, or an empty stand-in that is as closed."""
+        if not self._skip:
+            return self._bad(self.unreadable, relative)
+        self._stand_in(source, name, folder, target, closed=True)
+        return self.skipped.append(relative)
 
     def _bad(self, paths: list[str], relative: str) -> None:
         paths.append(relative)
@@ -328,8 +336,11 @@ class Replica:
         for relative in link.names:
             self._note(relative, link.taken._replace(copy=copy, bytes=0))
 
-    def _stand_in(self, source: int, name: str, folder: bool, target: int) -> None:
-        """An empty folder or file with the original's owner and mode, where something else will be mounted."""
+    def _stand_in(self, source: int, name: str, folder: bool, target: int, closed: bool = False) -> None:
+        """An empty folder or file with the original's owner and mode, where something else will be mounted.
+
+        `closed`: nothing will be, and it can be opened no more than the original.
+        """
         if folder:
             os.mkdir(name, 0o700, dir_fd=target)
         else:
@@ -337,21 +348,17 @@ class Replica:
         try:
             found = os.stat(name, dir_fd=source, follow_symlinks=False)
         except PermissionError:
+            if closed:
+                os.chmod(name, 0, dir_fd=target)
             return  # a FUSE mount of another user's shows nothing, not even to root
         wanted = self._copier.wanted(found, source, name)
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
         try:
             os.fchown(opened, wanted.uid, wanted.gid)
-            os.fchmod(opened, wanted.mode if folder else wanted.mode & 0o777)
+            os.fchmod(opened, (wanted.mode if folder else wanted.mode & 0o777) & (~0o444 if closed else -1))
             os.utime(opened, ns=(found.st_atime_ns, found.st_mtime_ns))
         finally:
             os.close(opened)
-
-
-def _fold(level: _Level, target: int) -> None:
-    """Whether names differ by case is settled while a folder is empty."""
-    if level.extra.flags & flags.CASEFOLD:
-        flags.give(target, flags.CASEFOLD)
 
 
 def _below(above: str, name: str) -> str:

@@ -6,6 +6,7 @@ POOL/KIND/KEY/reduced    it was reduced to what changed
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -13,9 +14,9 @@ from collections.abc import Collection
 
 from hostfork.errors import Code, HostforkError, StorageError
 from hostfork.helper.protocol import Bind
-from hostfork.storage.contract import Content, Delta, FullTree, Prepared, Progress, Refusal, Source, Witness
+from hostfork.storage.contract import Content, Delta, FullTree, Lost, Prepared, Progress, Refusal, Source, Witness
 from hostfork.storage.entry import FOLDER, Copier, open_quietly
-from hostfork.storage.failures import failed, is_full, no_space, unreadable, unstable
+from hostfork.storage.failures import failed, is_full, named, no_space, unreadable, unstable
 from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.measure import Estimate, estimate
 from hostfork.storage.replicate import Refused, Replica
@@ -44,9 +45,9 @@ class Replicated(Keyed):
             found = estimate(source.path, source.omit)
         except OSError as error:
             return Refusal(self.mechanism, f"{source.path} cannot be read", error.errno)
-        if found.unreadable is not None:
-            path = os.path.join(source.path, found.unreadable) if found.unreadable else source.path
-            return Refusal(self.mechanism, f"{path} cannot be read by this user", 13)
+        if found.unreadable and not (source.skip_unreadable and found.unreadable[0]):
+            paths = ", ".join(named(source.path, found.unreadable))
+            return Refusal(self.mechanism, f"{paths} cannot be read by this user", errno.EACCES)
         return found
 
     def prepare(
@@ -74,6 +75,8 @@ class Replicated(Keyed):
             replica.bytes,
             time.monotonic() - start,
             tuple(sorted(replica.unwritable)),
+            skipped=tuple(sorted(replica.skipped)),
+            lost=tuple(Lost(path, what) for path, what in sorted(replica.lost)),
         )
 
     def mounts(self, key: str, pool: str) -> Bind:

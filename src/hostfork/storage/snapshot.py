@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from hostfork.errors import Code, HostforkError, StorageError
-from hostfork.storage import ioctls, subvolume
+from hostfork.storage import flags, ioctls, subvolume
 from hostfork.storage.contract import Removal, Source
 from hostfork.storage.entry import FOLDER, open_quietly
 from hostfork.storage.failures import failed, is_full, no_space
@@ -26,6 +26,7 @@ _REMOVABLE = "user_subvol_rm_allowed"
 _LOOK = 0.25
 """Seconds that the look for folders of other owners may take."""
 _LONGEST = 4095
+_FOREIGN = "belongs to another user"
 
 
 @frozen
@@ -281,7 +282,10 @@ def _check_owners(found: Found) -> None:
 
 
 def _check_removable(found: Found, mount: Filesystem) -> None:
-    """Without the mount option a user has to empty a snapshot, which a foreign folder with content makes impossible."""
+    """Without the mount option a user has to empty a snapshot, which a foreign folder with content makes impossible.
+
+    So does a locked one, and a locked file; that would need a look at every file.
+    """
     remedy = f"mounted with {_REMOVABLE} it could be had"
     root = found.place.root.rstrip("/") + "/"
     for other in all_mounts():
@@ -291,27 +295,27 @@ def _check_removable(found: Found, mount: Filesystem) -> None:
     opened = subvolume.open_root(found.place)
     try:
         end = time.monotonic() + _LOOK
-        foreign = _foreign(opened, end)
+        stuck = _stuck(opened, end)
         for one in found.nested:
-            if foreign is None:
+            if stuck is None:
                 inner = subvolume.open_nested(opened, one)
                 try:
-                    foreign = _foreign(inner, end)
+                    stuck = _stuck(inner, end)
                 finally:
                     os.close(inner)
-                foreign = None if foreign is None else os.path.join(one.path, foreign)
+                stuck = None if stuck is None else (os.path.join(one.path, stuck[0]), stuck[1])
     except TimeoutError:
         raise Obstacle(f"{root} holds too many folders to see at once whether others own some, which this user could "
                        f"not remove from a snapshot; {remedy}", errno.EPERM) from None  # fmt: skip
     finally:
         os.close(opened)
-    if foreign is not None:
-        raise Obstacle(f"the folder {root}{foreign} belongs to another user, and this user could not remove it from a "
+    if stuck is not None:
+        raise Obstacle(f"the folder {root}{stuck[0]} {stuck[1]}, and this user could not remove it from a "
                        f"snapshot; {remedy}", errno.EPERM)  # fmt: skip
 
 
-def _foreign(root: int, end: float) -> str | None:
-    """A folder in the open subvolume that another user owns, or that cannot be looked into. Raises TimeoutError."""
+def _stuck(root: int, end: float) -> tuple[str, str] | None:
+    """A folder in the open subvolume that this user could not empty, and why. Raises TimeoutError."""
     uid, device = os.geteuid(), os.fstat(root).st_dev
     descent = Descent(root, open_source)
     levels: list[tuple[str, list[str]]] = [("", _folders(root))]
@@ -332,13 +336,15 @@ def _foreign(root: int, end: float) -> str | None:
             except FileNotFoundError:
                 continue
             except PermissionError:
-                return below
+                return below, _FOREIGN
             found = os.fstat(folder)
             if found.st_dev != device:  # a nested subvolume, of which the snapshot has an empty folder
                 descent.leave()
                 continue
             if found.st_uid != uid:
-                return below
+                return below, _FOREIGN
+            if flags.read(folder) & flags.LOCKED:
+                return below, "is immutable or append-only"
             levels.append((below, _folders(folder)))
     except FolderMovedError as error:
         raise Obstacle("folders were moved while their owners were looked up", error.errno) from error

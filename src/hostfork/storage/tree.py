@@ -110,15 +110,20 @@ class Entry(NamedTuple):
 
 
 def walk(
-    root: int, opener: Callable[[str, int], int], omit: Collection[str] = (), skip_closed: bool = False
+    root: int,
+    opener: Callable[[str, int], int],
+    omit: Collection[str] = (),
+    skip_closed: bool = False,
+    closed: list[str] | None = None,
 ) -> Iterator[Entry]:
     """Every entry below the open folder `root`, folders before their content; `omit` are left out with all below.
 
-    A folder that cannot be opened raises PermissionError after it was yielded, unless `skip_closed`.
+    A folder that cannot be opened raises PermissionError after it was yielded, unless `skip_closed`. So does an entry
+    that cannot be seen, which is not yielded. With a list `closed` it takes the paths of both.
     """
-    descent = Descent(root, opener)
+    descent, skip = Descent(root, opener), [] if skip_closed and closed is None else closed
     try:
-        pending = [_listed(root, "", omit, skip_closed)]
+        pending = [_listed(root, "", omit, skip)]
         while pending:
             if not pending[-1]:
                 pending.pop()
@@ -133,16 +138,17 @@ def walk(
                 except FileNotFoundError:
                     continue
                 except PermissionError:
-                    if skip_closed:
-                        continue
-                    raise
-                pending.append(_listed(folder, relative + "/", omit, skip_closed))
+                    if skip is None:
+                        raise
+                    skip.append(relative)
+                    continue
+                pending.append(_listed(folder, relative + "/", omit, skip))
     finally:
         descent.close()
 
 
 def _listed(
-    folder: int, prefix: str, omit: Collection[str], skip_closed: bool
+    folder: int, prefix: str, omit: Collection[str], skip: list[str] | None
 ) -> list[tuple[str, str, os.stat_result]]:
     found = []
     with os.scandir(folder) as entries:
@@ -155,8 +161,9 @@ def _listed(
             except FileNotFoundError:
                 continue
             except PermissionError:
-                if not skip_closed:
+                if skip is None:
                     raise
+                skip.append(relative)
     return found
 
 
