@@ -22,7 +22,7 @@ from hostfork.policy.options import (
     split_scratch,
 )
 from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Quiesce, Rule, RuleOptions
-from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require
+from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require, Unreadable
 
 HOME = "/home/someone"
 
@@ -591,6 +591,7 @@ POLICIES = st.builds(
     ssh_config_copies=st.booleans(),
     timeout=st.one_of(st.none(), st.floats(0.001, 1e9)),
     prefer=st.sampled_from(Prefer),
+    unreadable=st.sampled_from(Unreadable),
     quiesce=st.one_of(
         st.builds(Quiesce, VALUES, st.one_of(st.none(), VALUES), st.one_of(st.none(), VALUES)),
         st.builds(Quiesce, st.none(), st.none(), st.one_of(st.none(), VALUES)),

@@ -82,6 +82,15 @@ class Prefer(Enum):
 
 
 @unique
+class Unreadable(Enum):
+    """What becomes of entries that the user cannot read, where a private path is copied or cloned."""
+
+    REFUSE = "refuse"
+    SKIP = "skip"
+    """Each gets an empty stand-in that is as closed, and is named; it is never collected."""
+
+
+@unique
 class Ownership(Enum):
     """What ends the process tree. `SUBREAPER` is the weaker one: it follows parents, not a kernel object."""
 

@@ -36,6 +36,7 @@ def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
             share_all=options["share_all"],
             timeout=None if options["timeout"] is None else parse_duration(options["timeout"], "--timeout"),
             prefer=options["prefer"],
+            unreadable=options["unreadable"],
             quiesce=Quiesce(options["quiesce"], options["unquiesce"], options["freeze_cgroup"]),
         ),
         name=options.get("name"),

@@ -111,6 +111,11 @@ RULES = (
              "watchers see every write. `memory` takes an overlay over a frozen snapshot: forks of a source that stays "
              "as it is share its page cache.",
     ),
+    _value(
+        "--unreadable", "refuse|skip", "what becomes of what cannot be read", rare=True, words=("refuse", "skip"),
+        more="Where a private path is copied or cloned. `refuse` (the default) makes nothing and names each. `skip` "
+             "puts an empty stand-in in its place that is as closed, names it, and never collects it.",
+    ),
     _flag(
         "--share-all", help="no rule is needed: everything stays the host's",
         more="Then only the processes are the fork's own, and end with it.",

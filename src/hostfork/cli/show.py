@@ -17,7 +17,7 @@ from hostfork.cli.look import (
 )
 from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import Output
-from hostfork.cli.telling import some_paths
+from hostfork.cli.telling import some_lost, some_paths
 from hostfork.cli.verb import fork_argument, verb
 from hostfork.collect.changeset import Counts
 from hostfork.lifecycle.record import ForkProcess, PathRecord, Record, Status
@@ -104,6 +104,10 @@ def _path(path: PathRecord, look: Look) -> str:
             facts.append("base only while the source is unchanged")
         if path.unwritable:
             facts.append(f"read-only as on the host: {some_paths(path.unwritable, '.')}")
+        if path.skipped:
+            facts.append(f"left out, not readable: {some_paths(path.skipped, '.')}")
+        if path.lost:
+            facts.append(f"not kept: {some_lost(path.lost, '.')}")
         if path.source_changed in (SourceChanged.CHANGED, SourceChanged.NOT_CHECKED):
             facts.append("source changed" if path.source_changed is SourceChanged.CHANGED else "source not checked")
     elif path.access is Access.SCRATCH:

@@ -26,6 +26,7 @@ from hostfork.errors import Code
 from hostfork.lifecycle.events import EndedCommand, Event, Planned, PreparedPath, Progress, StartedCommand, Warned
 from hostfork.lifecycle.record import Outcome, Problem, Status
 from hostfork.policy.plan import EndpointPlan, PathPlan, Plan
+from hostfork.storage.contract import Lost
 from hostfork.vocabulary import Access
 
 _FIRST_SHOWN = 0.4
@@ -106,6 +107,12 @@ def some_paths(relative: Sequence[str], top: str) -> str:
     return ", ".join(names) + (f" and {len(relative) - 3} more" if len(relative) > 3 else "")
 
 
+def some_lost(lost: Sequence[Lost], top: str) -> str:
+    """`a (immutable), b (set-uid) and 2 more`."""
+    names = [f"{harmless(one.path) if one.path else top} ({', '.join(one.what)})" for one in lost[:3]]
+    return ", ".join(names) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+
+
 def prepared_lines(event: PreparedPath, plan: Plan | None, look: Look) -> list[str]:
     """What was chosen for one private path, and the endpoints inside it."""
     planned = next((path for path in plan.paths if path.path == event.path), None) if plan else None
@@ -119,6 +126,8 @@ def prepared_lines(event: PreparedPath, plan: Plan | None, look: Look) -> list[s
     lines = [f"{'  '.join(facts)}  {files}{copied}, {duration(event.seconds)}"]
     if event.unwritable:
         lines.append(f"not yours to write on the host, nor inside: {some_paths(event.unwritable, shown)}")
+    if event.lost:
+        lines.append(f"not kept in the copy: {some_lost(event.lost, shown)}")
     for endpoint in plan.endpoints if plan else ():
         if endpoint.path.startswith(event.path.rstrip("/") + "/"):
             lines.append(f"endpoint {look.path(endpoint.path)}{holder(endpoint)} stays the host's")

@@ -93,7 +93,7 @@ TROUBLES = {
     ),
     Code.STORAGE_SOURCE: _trouble(
         "A file below the private path cannot be read by you, so no private copy of it can be made.",
-        "make it readable, or leave it out: `--hidden PATH`, `--shared PATH`",
+        "make it readable, or leave it out: `--unreadable skip`, `--hidden PATH`, `--shared PATH`",
     ),
     Code.STORAGE_UNSTABLE: _trouble(
         "Another program kept writing to the files that are named while they were copied, three times over. A torn "

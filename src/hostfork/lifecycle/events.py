@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hostfork.lifecycle.record import Status
 from hostfork.policy.plan import Plan
+from hostfork.storage.contract import Lost
 from hostfork.values import frozen
 from hostfork.vocabulary import Guarantee, Mechanism
 
@@ -38,6 +39,7 @@ class PreparedPath:
     seconds: float
     unwritable: tuple[str, ...] = ()
     """Relative paths that the user cannot write on the host, and so not in the fork."""
+    lost: tuple[Lost, ...] = ()
 
 
 @frozen

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from hostfork.errors import Code, StorageError
-from hostfork.lifecycle.events import Event, PreparedPath, Progress
+from hostfork.lifecycle.events import Event, PreparedPath, Progress, Warned
 from hostfork.lifecycle.record import SCHEMA, PathRecord, Record
 from hostfork.lifecycle.request import Request
 from hostfork.lifecycle.store import ForkFolder, as_fork_error, now
@@ -23,7 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostfork.storage.tally import Tally
 
-_MOST_UNWRITABLE = 100
+_MOST_NAMED = 100
+"""Paths of one kind that a record names."""
 _COUNT_AFTER = 0.3
 """Seconds after which it is worth a process to know how far a copy is."""
 Tell = Callable[[Event], None]
@@ -67,16 +68,24 @@ def prepare(fork: ForkFolder, record: Record, plan: Plan, tell: Tell) -> Record:
         start = time.time()
         progress = _Progress(path, offer, tell)
         try:
-            prepared = _prepare_private(fork, path, record.pool, progress)
+            prepared = _prepare_private(fork, path, plan, progress)
         finally:
             progress.end()
         guarantee = offer.guarantees.guarantee
         _check_kept(path, guarantee, prepared.guarantee)
         tell(PreparedPath(path.path, offer.mechanism, guarantee, prepared.files, prepared.bytes_copied,
-                          prepared.seconds, prepared.unwritable))  # fmt: skip
-        unwritable = prepared.unwritable[:_MOST_UNWRITABLE]
+                          prepared.seconds, prepared.unwritable, prepared.lost))  # fmt: skip
+        if prepared.skipped:
+            tell(Warned(_skipped(path, prepared.skipped)))
+        unwritable, lost = prepared.unwritable[:_MOST_NAMED], prepared.lost[:_MOST_NAMED]
         taken = (start, time.time())
-        made.append(replace(path, bytes_copied=prepared.bytes_copied, unwritable=unwritable, taken=taken))
+        # What was skipped is not collected: all of it is left out by name, as what a mount covers.
+        made.append(
+            replace(
+                path, bytes_copied=prepared.bytes_copied, unwritable=unwritable, taken=taken, lost=lost,
+                omit=path.omit + prepared.skipped, skipped=prepared.skipped,
+            )
+        )  # fmt: skip
     fork.note("prepared")
     return replace(record, paths=tuple(made))
 
@@ -86,9 +95,15 @@ def base_file(fork: ForkFolder, path: PathRecord) -> str:
     return fork.file(f"base.{path.key.rpartition('.')[2]}")
 
 
-def _prepare_private(fork: ForkFolder, path: PathRecord, pool: str, progress: Callable[[int, int], None]) -> Prepared:
+def _skipped(path: PathRecord, skipped: tuple[str, ...]) -> str:
+    named = ", ".join(skipped[:3]) + (f" and {len(skipped) - 3} more" if len(skipped) > 3 else "")
+    return f"left out of {path.written}, since this user cannot read it: {named}"
+
+
+def _prepare_private(fork: ForkFolder, path: PathRecord, plan: Plan, progress: Callable[[int, int], None]) -> Prepared:
     assert path.guarantee is not None
-    storage, source = storage_of(path.storage), Source(path.path, path.omit)
+    storage, pool = storage_of(path.storage), plan.pool
+    source = Source(path.path, path.omit, skip_unreadable=plan.skip_unreadable)
     if path.guarantee.depends_on_source or path.base_content is BaseContent.KEPT:
         return storage.prepare(path.key, source, pool, None, progress)  # the base is the source itself, or stays whole
     from hostfork.collect.manifest import StatManifestWriter

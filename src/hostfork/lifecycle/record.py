@@ -6,6 +6,7 @@ A record is saved before the things that it names are made, so that a crash leav
 from __future__ import annotations
 
 from hostfork.collect.changeset import Counts
+from hostfork.storage.contract import Lost
 from hostfork.values import frozen
 from hostfork.vocabulary import (
     Access,
@@ -68,6 +69,10 @@ class PathRecord:
     source_changed: SourceChanged = SourceChanged.NOT_CHECKED
     taken: tuple[float, float] | None = None
     """When it was taken, from and until, seconds of the clock: several paths are never one instant."""
+    skipped: tuple[str, ...] = ()
+    """Relative paths that the user cannot read; they are in `omit` too: stand-ins are there, and are not collected."""
+    lost: tuple[Lost, ...] = ()
+    """What copies, the first hundred such, could not keep of their originals."""
 
 
 @frozen

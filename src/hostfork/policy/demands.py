@@ -130,6 +130,8 @@ def unsupported(rule: Rule, path: str, choice: Choice) -> StorageError:
     if Mechanism.OVERLAY not in refused and rule.guarantee is not Guarantee.LIVE:
         live = join_private(rule.written, Guarantee.LIVE)
         nearest.append(f"--private {live} is instant, host changes show through")
+    if any(one.skippable for one in choice.refused):
+        nearest.append("--unreadable skip leaves out what this user cannot read")
     if any(one.of_pool for one in choice.refused):
         nearest.append(f"--pool DIR names a folder on the disk of {rule.written}")
     return StorageError(

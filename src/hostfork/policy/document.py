@@ -6,6 +6,7 @@
     share-all = false
     host-mounts-appear = true
     prefer = "native"          # or "memory"
+    unreadable = "refuse"      # or "skip": what cannot be read is left out of a copy or clone
 
     [[rule]]
     path = "~/proj"            # absolute or from ~; patterns (`*`, `?`, `[…]`) are expanded once, `[*]` is a plain `*`
@@ -47,7 +48,7 @@ from hostfork.policy.options import check_quiesce, parse_duration, parse_require
 from hostfork.policy.paths import normal
 from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Quiesce, Rule
 from hostfork.values import frozen
-from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer
+from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ _TOP = {
     "endpoints",
     "environment",
     "prefer",
+    "unreadable",
     "process",
     "quiesce",
     "ssh",
@@ -187,6 +189,7 @@ def parse(text: str, file: str, name: str, home: str) -> Policy:
         ssh_config_copies=document.get(ssh, "config-copies", bool, True, ("ssh",)),
         timeout=_timeout(document, process.get("timeout")),
         prefer=document.word(table.get("prefer", Prefer.NATIVE.value), Prefer, ("prefer",)),
+        unreadable=document.word(table.get("unreadable", Unreadable.REFUSE.value), Unreadable, ("unreadable",)),
         quiesce=_quiesce(document, document.get(table, "quiesce", dict, {})),
     )
 

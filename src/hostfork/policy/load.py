@@ -10,7 +10,14 @@ import os
 
 from hostfork.errors import Code, PolicyError
 from hostfork.policy.document import parse
-from hostfork.policy.options import check_quiesce, option_endpoints, option_rules, parse_prefer, parse_require
+from hostfork.policy.options import (
+    check_quiesce,
+    option_endpoints,
+    option_rules,
+    parse_prefer,
+    parse_require,
+    parse_unreadable,
+)
 from hostfork.policy.paths import normal
 from hostfork.policy.rules import EndpointRule, Environment, Policy, Rule, RuleOptions
 from hostfork.values import frozen, replace
@@ -77,6 +84,9 @@ def combine(policy: Policy, options: RuleOptions, cwd: str, home: str) -> Policy
         share_all=policy.share_all or options.share_all,
         timeout=policy.timeout if options.timeout is None else options.timeout,
         prefer=policy.prefer if options.prefer is None else parse_prefer(options.prefer, "--prefer"),
+        unreadable=policy.unreadable
+        if options.unreadable is None
+        else parse_unreadable(options.unreadable, "--unreadable"),
         quiesce=check_quiesce(options.quiesce, "--unquiesce") if options.quiesce else policy.quiesce,
     )
 
@@ -118,6 +128,7 @@ def dump(policy: Policy) -> str:
     if policy.timeout is not None:
         table["process"] = {"timeout": policy.timeout}
     table["prefer"] = policy.prefer.value
+    table["unreadable"] = policy.unreadable.value
     if policy.quiesce:
         words = {"command": policy.quiesce.command, "undo": policy.quiesce.undo, "freeze": policy.quiesce.cgroup}
         table["quiesce"] = {name: _dump_text(word) for name, word in words.items() if word is not None}

@@ -94,6 +94,9 @@ def _of_path(path: PathPlan, placed: Placed, plan: Plan, layout: Layout) -> Iter
     if path.offer is None:
         return
     yield from _of_guarantees(path, path.offer.guarantees)
+    if path.offer.unreadable:
+        sentence = f"left out of {path.written}, which this user cannot read all of: {_some(path.offer.unreadable)}"
+        yield Notice(NoticeKind.UNREADABLE, sentence, path.path)
     if not path.folder:
         linked = ", and its hard links elsewhere stay the host's" if placed.facts.links > 1 else ""
         sentence = f"{path.written} is a single file: it can be written, not replaced by rename or removed{linked}"

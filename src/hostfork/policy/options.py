@@ -12,7 +12,7 @@ import os
 from hostfork.errors import Code, PolicyError
 from hostfork.policy.paths import normal
 from hostfork.policy.rules import EndpointRule, Quiesce, Rule, RuleOptions
-from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require
+from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require, Unreadable
 
 PRIVATE_WORDS: dict[str, Mechanism | Guarantee] = {
     **{word.value: word for word in Mechanism},
@@ -103,6 +103,15 @@ def parse_prefer(text: str, place: str) -> Prefer:
     except ValueError as error:
         known = ", ".join(word.value for word in Prefer)
         raise _value(f"{text!r} is nothing that can be preferred", place, f"known: {known}") from error
+
+
+def parse_unreadable(text: str, place: str) -> Unreadable:
+    """What is to be done with what cannot be read. Raises PolicyError (`policy.bad-value`) with the words there are."""
+    try:
+        return Unreadable(text)
+    except ValueError as error:
+        known = ", ".join(word.value for word in Unreadable)
+        raise _value(f"{text!r} is nothing to do with what cannot be read", place, f"known: {known}") from error
 
 
 def check_quiesce(quiesce: Quiesce, place: str) -> Quiesce:

@@ -29,7 +29,7 @@ from hostfork.policy.planned import (
 from hostfork.policy.rules import Policy, Rule
 from hostfork.storage.choose import Choice
 from hostfork.storage.contract import Source
-from hostfork.vocabulary import Access, EntryKind, Require
+from hostfork.vocabulary import Access, EntryKind, Require, Unreadable
 
 __all__ = [
     "Alias",
@@ -53,9 +53,9 @@ def sources(policy: Policy, facts: HostFacts) -> tuple[tuple[Rule, Source], ...]
     `omit` of each is also that of its path in the plan. Raises PolicyError and StorageError as `make_plan` does for
     paths that cannot be used.
     """
-    layout = resolve(policy, facts)
+    layout, skip = resolve(policy, facts), policy.unreadable is Unreadable.SKIP
     return tuple(
-        (placed.rule, Source(placed.path, layout.omit(placed), _mounts_beneath(placed, layout)))
+        (placed.rule, Source(placed.path, layout.omit(placed), _mounts_beneath(placed, layout), skip))
         for placed in layout.placed
         if placed.access in (Access.PRIVATE, Access.SCRATCH) and not placed.automatic
     )
@@ -102,6 +102,7 @@ def make_plan(policy: Policy, facts: HostFacts, choices: Mapping[str, Choice], *
         config_copies=copies,
         quiesce=policy.quiesce,
         stable=Require.STABLE in policy.requires,
+        skip_unreadable=policy.unreadable is Unreadable.SKIP,
     )
     return notices(plan, layout)
 

@@ -110,6 +110,7 @@ class NoticeKind(Enum):
     FOLDER_RENAME = ("folder-rename", False)
     HARD_LINKS = ("hard-links", False)
     INODE_NUMBERS = ("inode-numbers", True)
+    UNREADABLE = ("unreadable", False)
     RESOLVED = ("resolved", False)
     WRITERS = ("writers", False)
     SEVERAL_INSTANTS = ("several-instants", False)
@@ -151,3 +152,5 @@ class Plan:
     quiesce: Quiesce = Quiesce()
     stable: bool = False
     """No host process may be writing below a private path while it is taken: looked at again once they are quiesced."""
+    skip_unreadable: bool = False
+    """What this user cannot read is left out of copies and clones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, unique
 
 from hostfork.values import frozen
-from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require
+from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require, Unreadable
 
 
 @frozen
@@ -90,6 +90,7 @@ class Policy:
     ssh_config_copies: bool = True
     timeout: float | None = None
     prefer: Prefer = Prefer.NATIVE
+    unreadable: Unreadable = Unreadable.REFUSE
     quiesce: Quiesce = Quiesce()
 
 
@@ -108,4 +109,5 @@ class RuleOptions:
     share_all: bool = False
     timeout: float | None = None
     prefer: str | None = None
+    unreadable: str | None = None
     quiesce: Quiesce = Quiesce()

@@ -100,13 +100,14 @@ class Offer:
 class Refusal:
     """A mechanism cannot serve this source; `reason` is a clause such as `ext4 on /dev/vda2 does not share blocks`.
 
-    `of_pool`: with a pool on another filesystem it could.
+    `of_pool`: with a pool on another filesystem it could. `skippable`: if what this user cannot read was left out.
     """
 
     mechanism: Mechanism
     reason: str
     errno: int | None = None
     of_pool: bool = False
+    skippable: bool = False
 
 
 @frozen

@@ -47,7 +47,8 @@ class Replicated(Keyed):
             return Refusal(self.mechanism, f"{source.path} cannot be read", error.errno)
         if found.unreadable and not (source.skip_unreadable and found.unreadable[0]):
             paths = ", ".join(named(source.path, found.unreadable))
-            return Refusal(self.mechanism, f"{paths} cannot be read by this user", errno.EACCES)
+            skippable = bool(found.unreadable[0])
+            return Refusal(self.mechanism, f"{paths} cannot be read by this user", errno.EACCES, skippable=skippable)
         return found
 
     def prepare(

@@ -1,0 +1,176 @@
+"""Whatever is in a tree comes out of a fork as it went in: through the command line, on every mechanism."""
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rigs import Disk, Person
+from storage_cases import build, facts, sample, write
+from test_run import changed, names
+
+Run = Callable[..., Any]
+HERE = os.path.dirname(os.path.abspath(__file__))
+WAYS = (
+    ("ext4", ":copy"),
+    ("ext4", ":live"),
+    ("tmpfs", ":copy"),
+    ("xfs", ":reflink"),
+    ("btrfs", ":btrfs"),
+    ("btrfs", ":overlay"),
+    ("btrfs", ":reflink"),
+)
+
+
+@pytest.fixture(params=WAYS, ids=["".join(way) for way in WAYS])
+def way(request: pytest.FixtureRequest) -> tuple[Disk, str]:
+    """A disk, and a mechanism that works on it."""
+    kind, mode = request.param
+    return request.getfixturevalue(f"{kind}_disk"), mode
+
+
+def seen(hostfork: Run, person: Person, source: str, pool: str, mode: str, *options: str) -> Any:
+    """What a command in a fork reads there, by `facts` in a Python of its own."""
+    script = (
+        f"import pickle, sys; sys.path.insert(0, {HERE!r}); from storage_cases import facts;"
+        "sys.stdout.buffer.write(pickle.dumps(facts('.')))"
+    )
+    done = hostfork(
+        person, "run", "--pool", pool, *options, "--private", source + mode, "--", sys.executable, "-c", script,
+        cwd=source, binary=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    import pickle
+
+    return pickle.loads(done.stdout)
+
+
+def as_inside(facts_of: dict[bytes, tuple[Any, ...]], person: Person, links: bool) -> dict[bytes, tuple[Any, ...]]:
+    """What an ordinary user's namespace shows: other groups as nobody's; without the names of one file on overlays."""
+    return {name: fact if links or len(fact) <= 7 else fact[:-1] for name, fact in facts_of.items()}
+
+
+def test_a_command_sees_what_the_host_holds(hostfork: Run, person: Person, way: tuple[Disk, str]) -> None:
+    """Every kind of entry with all that it has; looking changes nothing on either side."""
+    disk, mode = way
+    source, pool = sample(person, disk)
+    before = person.call(facts, source)
+    links = mode not in (":live", ":overlay")
+    there = seen(hostfork, person, source, pool, mode)
+    assert as_inside(there, person, links) == as_inside(before, person, links)
+    assert names(hostfork, person) == []
+    assert person.call(facts, source) == before
+
+
+def test_what_comes_out_is_what_went_in(hostfork: Run, person: Person, way: tuple[Disk, str]) -> None:
+    """A whole export of a fork, in which one thing changed, equals the source but for that and what is said."""
+    disk, mode = way
+    source, pool = sample(person, disk)
+    target = os.path.join(os.path.dirname(source), "exported")
+    hostfork(person, "run", "--pool", pool, "--name", "e", "--private", source + mode, "--",
+             "sh", "-c", "echo new >new", cwd=source, check=0)  # fmt: skip
+    assert changed(hostfork, person, "e", source) == {"new": "created"}
+    done = hostfork(person, "export", "e", target, check=0)
+    before, after = person.call(facts, source), person.call(facts, target)
+    left_out = {name for name, fact in before.items() if stat.S_IFMT(fact[0]) in
+                (stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK)}  # fmt: skip
+    assert set(before) - set(after) == left_out
+    assert set(after) - set(before) == {b"new"}
+    for name in left_out:
+        assert os.fsdecode(name) in done.stdout + done.stderr
+    wrong = {
+        name: (_exported(fact), _exported(after[name]))
+        for name, fact in before.items()
+        if name and name not in left_out and _exported(fact) != _exported(after[name])
+    }
+    assert wrong == {}
+    assert os.lstat(f"{target}/holes").st_blocks * 512 < 1 << 20
+    hostfork(person, "discard", "e", "--yes", check=0)
+
+
+def _exported(fact: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What an export keeps of an entry: not set-uid bits, flags, nor what security modules and overlays add."""
+    mode, uid, gid, size, content, attributes, when = fact[:7]
+    special = stat.S_ISUID | stat.S_ISGID if stat.S_ISREG(mode) else 0
+    kept = {name: value for name, value in attributes.items() if name.startswith(("user.", "system."))}
+    return mode & ~special, uid, gid, size, content, kept, when
+
+
+# --- what cannot be read ----------------------------------------------------------------------------------------------
+
+
+def private_of(shown: dict[str, Any]) -> dict[str, Any]:
+    """The private path of `show --json`."""
+    found: dict[str, Any] = next(path for path in shown["paths"] if path["access"] == "private")
+    return found
+
+
+def _closed(source: str) -> None:
+    """As a container leaves a project: folders and files of root's."""
+    write(f"{source}/secret", b"s", 0o600)
+    os.mkdir(f"{source}/data", 0o700)
+    write(f"{source}/data/inside", b"d")
+
+
+@pytest.mark.rig("root")
+@pytest.mark.parametrize(("kind", "mode"), [("ext4", ":copy"), ("xfs", ":reflink")])
+def test_what_cannot_be_read_is_refused_by_name_or_left_out(
+    request: pytest.FixtureRequest, hostfork: Run, user: Person, kind: str, mode: str
+) -> None:
+    source, pool = sample(user, request.getfixturevalue(f"{kind}_disk"), lambda path: write(f"{path}/mine", b"m"))
+    _closed(source)
+    private = ["--pool", pool, "--private", source + mode]
+    refused = hostfork(user, "run", *private, "--", "true", check=125).stderr
+    assert f"{source}/secret" in refused
+    assert f"{source}/data" in refused
+    assert "--unreadable skip" in refused
+    plan = hostfork(user, "plan", *private, "--unreadable", "skip", check=0).stdout
+    assert f"left out of {source}" in plan
+    script = "echo more >mine; cat secret; ls data; ls -A | sort; rm -f secret"
+    done = hostfork(user, "run", "--name", "s", *private, "--unreadable", "skip", "--", "sh", "-c", script, cwd=source)
+    assert done.stdout.split() == ["data", "mine", "secret"]
+    assert done.stderr.count("Permission denied") == 2
+    assert f"left out of {source}, since this user cannot read it: data, secret" in done.stderr
+    assert changed(hostfork, user, "s", source) == {"mine": "modified"}
+    shown = json.loads(hostfork(user, "show", "s", "--json", check=0).stdout)
+    assert private_of(shown)["skipped"] == ["data", "secret"]
+    assert "left out, not readable: data, secret" in hostfork(user, "show", "s", check=0).stdout
+    target = os.path.join(os.path.dirname(source), "exported")
+    hostfork(user, "export", "s", target, check=0)
+    assert os.listdir(target) == ["mine"]
+    hostfork(user, "discard", "s", "--yes", check=0)
+    assert os.stat(f"{source}/secret").st_size == 1
+
+
+@pytest.mark.rig("root")
+def test_a_policy_says_what_becomes_of_what_cannot_be_read(hostfork: Run, user: Person, ext4_disk: Disk) -> None:
+    """The option wins over the policy; a word that is none is refused."""
+    source, _ = sample(user, ext4_disk, lambda path: write(f"{path}/mine", b"m"))
+    _closed(source)
+    policy = f"{user.home}/skip.toml"
+    user.call(Path(policy).write_text, 'schema = 1\nunreadable = "skip"\n')
+    given = ["--policy", policy, "--private", source + ":copy"]
+    hostfork(user, "run", *given, "--", "true", check=0)
+    hostfork(user, "run", *given, "--unreadable", "refuse", "--", "true", check=125)
+    user.call(Path(policy).write_text, 'schema = 1\nunreadable = "drop"\n')
+    assert "policy.bad-value" in hostfork(user, "run", *given, "--", "true", check=125).stderr
+    wrong = hostfork(user, "run", "--private", source, "--unreadable", "drop", "--", "true", check=125).stderr
+    assert "skip" in wrong
+
+
+def test_what_a_copy_could_not_keep_is_named(hostfork: Run, person: Person, btrfs_disk: Disk, ext4_disk: Disk) -> None:
+    """Flags that the pool's filesystem does not have: in the record, and with -v."""
+    source, _ = sample(person, btrfs_disk, build)
+    pool = os.path.join(ext4_disk.folder(person), "pool")
+    person.call(os.mkdir, pool, 0o700)
+    done = hostfork(person, "run", "-v", "--keep", "--name", "l", "--pool", pool, "--private", source + ":copy",
+                    "--", "true", check=0)  # fmt: skip
+    assert "not kept in the copy: flagged (no-copy-on-write), flagged-folder (no-copy-on-write)" in done.stderr
+    shown = json.loads(hostfork(person, "show", "l", "--json", check=0).stdout)
+    assert {"path": "flagged", "what": ["no-copy-on-write"]} in private_of(shown)["lost"]
+    hostfork(person, "discard", "l", "--yes", check=0)
