@@ -68,11 +68,11 @@ def test_what_the_host_writes_later_does_not_show(btrfs_disk: Disk, person: Pers
         write(f"{source}/small", b"the host's")
         os.unlink(f"{source}/two")
         content = STORAGE.content("k", pool)
-        return content, facts(content.lower), visible(STORAGE, "k", pool, facts)
+        return content, facts(content.lowers[0]), visible(STORAGE, "k", pool, facts)
 
     content, base, seen = person.call(life)
     assert content == Layer(
-        os.path.realpath(f"{pool}/frozen/k/layers/upper"), os.path.realpath(f"{pool}/frozen/k/base/source")
+        os.path.realpath(f"{pool}/frozen/k/layers/upper"), (os.path.realpath(f"{pool}/frozen/k/base/source"),)
     )
     assert base == before
     assert {name: fact[:7] for name, fact in seen.items()} == {name: fact[:7] for name, fact in before.items()}
@@ -167,6 +167,6 @@ def test_sigkill_leaves_only_what_keys_reports(btrfs_disk: Disk, person: Person,
     states = person.call(STORAGE.keys, pool)
     assert [state.key for state in states] in ([], ["k"])
     if states and states[0].stage is KeyStage.LIVE:
-        assert person.call(facts, person.call(STORAGE.content, "k", pool).lower) == person.call(facts, source)
+        assert person.call(facts, person.call(STORAGE.content, "k", pool).lowers[0]) == person.call(facts, source)
     person.call(STORAGE.remove, "k", pool)
     assert person.call(STORAGE.keys, pool) == ()

@@ -90,7 +90,7 @@ def test_forks_of_the_same_source_lie_over_one_base(btrfs_disk: Disk, person: Pe
 
     def life() -> Any:
         names = {take(f"k.{number}", source, pool) for number in range(3)}
-        lowers = [STORAGE.content(f"k.{number}", pool).lower for number in range(3)]
+        lowers = [STORAGE.content(f"k.{number}", pool).lowers[0] for number in range(3)]
         return names, [identity(f"{lower}/large") for lower in lowers], facts(lowers[2]), STORAGE.keys(pool)
 
     with all_given_back(os.path.dirname(source), pool):
@@ -101,7 +101,7 @@ def test_forks_of_the_same_source_lie_over_one_base(btrfs_disk: Disk, person: Pe
         assert base == person.call(facts, source)
         assert keys == tuple(KeyState(f"k.{number}", KeyStage.LIVE) for number in range(3))
         for number in (1, 0, 2):
-            assert person.call(facts, person.call(STORAGE.content, f"k.{number}", pool).lower) == base
+            assert person.call(facts, person.call(STORAGE.content, f"k.{number}", pool).lowers[0]) == base
             person.call(STORAGE.remove, f"k.{number}", pool)
 
 
@@ -112,7 +112,7 @@ def test_any_folder_of_the_subvolume_shares_it(btrfs_disk: Disk, person: Person)
         places = [source, f"{source}/folder", os.path.dirname(source) + "/beside"]
         os.mkdir(places[2])
         names = {take(f"k{number}", place, pool) for number, place in enumerate(places)}
-        return names, [sorted(os.listdir(STORAGE.content(f"k{number}", pool).lower)) for number in range(3)]
+        return names, [sorted(os.listdir(STORAGE.content(f"k{number}", pool).lowers[0])) for number in range(3)]
 
     names, seen = person.call(life)
     assert len(names) == 1
@@ -156,10 +156,10 @@ def test_what_one_fork_read_is_in_memory_for_the_other(btrfs_disk: Disk, person:
         found = [resident(f"{one}/large"), resident(f"{two}/large")]
         with open(f"{one}/large", "rb") as file:
             read = file.read()
-        found += [resident(f"{two}/large"), resident(f"{STORAGE.content('two', pool).lower}/large")]
+        found += [resident(f"{two}/large"), resident(f"{STORAGE.content('two', pool).lowers[0]}/large")]
         with open(f"{two}/large", "rb") as file:
             assert file.read() == read
-        return found, resident(f"{STORAGE.content('one', pool).lower}/large")
+        return found, resident(f"{STORAGE.content('one', pool).lowers[0]}/large")
 
     found, after = person.call(look)
     assert found == [0, 0, FIFTY, FIFTY]
@@ -196,7 +196,7 @@ def test_what_is_left_out_is_part_of_the_base(btrfs_disk: Disk, person: Person) 
             take("order", source, pool, "folder", "other"),
             take("again", source, pool),
         ]
-        return names, [list(facts(STORAGE.content(key, pool).lower)) for key in ("all", "less", "order", "again")]
+        return names, [list(facts(STORAGE.content(key, pool).lowers[0])) for key in ("all", "less", "order", "again")]
 
     names, seen = person.call(life)
     assert names[0] == names[5]
@@ -286,7 +286,12 @@ def test_a_changed_source_gets_a_new_base(
             os.sync()
         second = take("two", source, pool), facts(source)
         third = take("three", source, pool), facts(source)
-        return [*first, *second, *third, *(facts(STORAGE.content(key, pool).lower) for key in ("one", "two", "three"))]
+        return [
+            *first,
+            *second,
+            *third,
+            *(facts(STORAGE.content(key, pool).lowers[0]) for key in ("one", "two", "three")),
+        ]
 
     with all_given_back(os.path.dirname(source), pool):
         one, before, two, after, three, _, *seen = person.call(life)
@@ -305,7 +310,7 @@ def test_a_mapping_that_is_written_again_and_again(btrfs_disk: Disk, root: Perso
             for number in range(6):
                 mapping[1000 * number] = number + 1
                 take(f"k{number}", source, pool)
-                with open(f"{STORAGE.content(f'k{number}', pool).lower}/file", "rb") as base:
+                with open(f"{STORAGE.content(f'k{number}', pool).lowers[0]}/file", "rb") as base:
                     seen.append(base.read() == mapping[:])
         return seen
 
@@ -321,7 +326,7 @@ def test_access_times_are_of_the_base_too(make_disk: Callable[..., Disk], root: 
     with open(f"{source}/file", "rb") as file:
         file.read()
     assert root.call(take, "two", source, pool) != first
-    seen = os.stat(f"{root.call(STORAGE.content, 'two', pool).lower}/file")
+    seen = os.stat(f"{root.call(STORAGE.content, 'two', pool).lowers[0]}/file")
     assert seen.st_atime_ns == os.stat(f"{source}/file").st_atime_ns
     assert root.call(take, "three", source, pool) == base_of("two", pool)
 
@@ -363,7 +368,9 @@ def test_a_replay_of_the_log_after_a_crash_is_a_change(make_disk: Callable[..., 
     os.close(opened)
     second = root.call(take, "two", source, pool)
     assert second != first
-    modes = [os.stat(f"{root.call(STORAGE.content, key, pool).lower}/file").st_mode & 0o777 for key in ("one", "two")]
+    modes = [
+        os.stat(f"{root.call(STORAGE.content, key, pool).lowers[0]}/file").st_mode & 0o777 for key in ("one", "two")
+    ]
     assert modes == [0o644, 0o604]
 
 
@@ -412,7 +419,7 @@ def test_with_subvolumes_in_it_each_has_its_own(btrfs_disk: Disk, person: Person
     person.call(make_subvolume, f"{source}/folder/nested")
     for key in ("one", "two"):
         person.call(STORAGE.prepare, key, Source(source), pool)
-        assert person.call(STORAGE.content, key, pool).lower == f"{pool}/frozen/{key}/base/source"
+        assert person.call(STORAGE.content, key, pool).lowers[0] == f"{pool}/frozen/{key}/base/source"
     for key in ("one", "two"):
         person.call(STORAGE.remove, key, pool)
     assert held(pool) == []
@@ -431,7 +438,7 @@ def test_a_lock_that_is_held_for_long_is_not_waited_for(btrfs_disk: Disk, person
         STORAGE.set_aside("one", pool)
         at_once = STORAGE.erase("rm-one", pool, Brief(1000, 10, 1 << 30))
         os.close(opened)
-        return STORAGE.content("own", pool).lower, facts(STORAGE.content("own", pool).lower), at_once
+        return STORAGE.content("own", pool).lowers[0], facts(STORAGE.content("own", pool).lowers[0]), at_once
 
     with all_given_back(os.path.dirname(source), pool):
         lower, base, at_once = person.call(life)
@@ -447,7 +454,7 @@ def test_too_many_left_out_for_its_name(btrfs_disk: Disk, root: Person) -> None:
     omit = tuple(f"folder/{letter * 250}" for letter in "abcdefghijklmnopqrst")
     for key in ("one", "two"):
         root.call(STORAGE.prepare, key, Source(source, omit), pool)
-        assert root.call(STORAGE.content, key, pool).lower == f"{pool}/frozen/{key}/base/source"
+        assert root.call(STORAGE.content, key, pool).lowers[0] == f"{pool}/frozen/{key}/base/source"
 
 
 # --- what goes --------------------------------------------------------------------------------------------------------
@@ -463,7 +470,7 @@ def test_forks_end_in_any_order(btrfs_disk: Disk, person: Person, order: tuple[i
             expected = Removal.RECLAIMING if position == 2 and person.uid == 0 else Removal.GONE
             assert person.call(STORAGE.remove, f"k{number}", pool) is expected
             for left in order[position + 1 :]:
-                assert person.call(facts, person.call(STORAGE.content, f"k{left}", pool).lower) == person.call(
+                assert person.call(facts, person.call(STORAGE.content, f"k{left}", pool).lowers[0]) == person.call(
                     facts, source
                 )
 
@@ -480,7 +487,7 @@ def test_what_waits_to_be_erased_keeps_its_base(btrfs_disk: Disk, person: Person
         assert len(set(person.call(life))) == 1
         assert [one.name for one in asides(pool)] == ["rm-one"]
         person.call(erase, asides(pool)[0])
-        assert person.call(facts, person.call(STORAGE.content, "two", pool).lower) == person.call(facts, source)
+        assert person.call(facts, person.call(STORAGE.content, "two", pool).lowers[0]) == person.call(facts, source)
         person.call(STORAGE.remove, "two", pool)
 
 
@@ -560,10 +567,10 @@ def test_sigkill_at_every_step(btrfs_disk: Disk, person: Person, call: str, prog
         assert {state.key for state in states} <= {"k", "other"}
         for state in states:
             if state.stage is KeyStage.LIVE:
-                assert person.call(facts, person.call(STORAGE.content, state.key, pool).lower) == before
+                assert person.call(facts, person.call(STORAGE.content, state.key, pool).lowers[0]) == before
         person.call(STORAGE.remove, "k", pool)
         if others:
-            assert person.call(facts, person.call(STORAGE.content, "other", pool).lower) == before
+            assert person.call(facts, person.call(STORAGE.content, "other", pool).lowers[0]) == before
             assert person.call(take, "more", source, pool) != ""
             person.call(STORAGE.remove, "more", pool)
             person.call(STORAGE.remove, "other", pool)
@@ -590,7 +597,7 @@ def test_eight_at_once(btrfs_disk: Disk, person: Person) -> None:
             all_at_once(PREPARE)
             assert len({base_of(f"k.{number}", pool) for number in range(8)}) == 1
             assert len(bases(pool)) == 1
-            assert person.call(facts, person.call(STORAGE.content, "k.3", pool).lower) == before
+            assert person.call(facts, person.call(STORAGE.content, "k.3", pool).lowers[0]) == before
             all_at_once(REMOVE)
             assert held(pool) == []
 
@@ -604,7 +611,7 @@ def test_forks_come_and_go_while_the_source_is_written(btrfs_disk: Disk, person:
         "for number in range(12):\n"
         "    key = f'{name}.{number}'\n"
         "    frozen.prepare(key, Source(source), pool)\n"
-        "    lower = frozen.content(key, pool).lower\n"
+        "    lower = frozen.content(key, pool).lowers[0]\n"
         "    first = int(open(f'{lower}/one').read())\n"
         "    second = int(open(f'{lower}/two').read())\n"
         "    assert second in (first, first - 1), (first, second)\n"
@@ -650,7 +657,7 @@ def test_a_full_disk_takes_nothing_from_others(make_disk: Callable[..., Disk], r
             failed = error
             break
     assert failed is None or failed.code is Code.STORAGE_NO_SPACE, failed
-    assert root.call(facts, root.call(STORAGE.content, "one", pool).lower) == before
+    assert root.call(facts, root.call(STORAGE.content, "one", pool).lowers[0]) == before
     os.unlink(f"{disk.path}/fill")
     for key in {state.key for state in STORAGE.keys(pool)}:
         root.call(STORAGE.remove, key, pool)

@@ -2,51 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack
-
 from hostfork.collect.changeset import Change
 from hostfork.collect.difference import below, between, deleted, joined
-from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, facts, opened_folder, same_content
+from hostfork.collect.stack import base_folder
+from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, facts, same_content
 from hostfork.vocabulary import EntryKind
-
-
-class BaseFolder:
-    """An open folder of the base, or none."""
-
-    def __init__(self, folder: int) -> None:
-        self.folder = folder
-
-    def place(self, name: str) -> Place | None:
-        if self.folder < 0:
-            return None
-        place = Place(self.folder, name)
-        try:
-            place.stat()
-        except (FileNotFoundError, PermissionError):
-            return None
-        return place
-
-    def all(self) -> list[str]:
-        return os.listdir(self.folder) if self.folder >= 0 else []
-
-    def __enter__(self) -> BaseFolder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.folder >= 0:
-            os.close(self.folder)
-
-
-def base_folder(base: Place, depth: int) -> BaseFolder:
-    """The base's folder; none if this user may not read it (then nothing in it was visible) or it has just gone."""
-    stack = ExitStack()
-    try:
-        folder = stack.enter_context(opened_folder(base, depth))
-    except (PermissionError, FileNotFoundError, NotADirectoryError):
-        return BaseFolder(-1)
-    with stack:
-        return BaseFolder(os.dup(folder))
 
 
 class BesideBase:
@@ -81,8 +41,8 @@ class BesideBase:
 
     def _gone_below(self, relative: str, base: Place, depth: int) -> None:
         with base_folder(base, depth) as names:
-            for name in names.all():
-                self._gone(below(relative, name), Place(names.folder, name), depth)
+            for place in names.all():
+                self._gone(below(relative, place.name), place, depth)
 
 
 def _same_file(tree: Place, base: Place, after: Facts, before: Facts) -> tuple[bool, bool]:

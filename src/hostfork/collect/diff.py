@@ -14,6 +14,7 @@ from hostfork.collect.difference import relative_to
 from hostfork.collect.lines import Hunk, compare_lines, hunks, split_lines
 from hostfork.collect.manifest import StatManifest
 from hostfork.collect.reader import TreeReader, read_small
+from hostfork.collect.stack import Base
 from hostfork.collect.walk import Place
 from hostfork.helper.shapes import NamedTuple
 from hostfork.vocabulary import ChangeKind, EntryKind
@@ -80,7 +81,7 @@ def _blob(place: Place, kind: EntryKind, mode: int | None, ours: bool) -> _Blob:
 
 
 def patch(
-    changes: Iterable[Change], base: str, delta: str, at: str, manifest: StatManifest | None = None
+    changes: Iterable[Change], base: Base, delta: str, at: str, manifest: StatManifest | None = None
 ) -> Iterator[bytes]:
     """A patch that `git apply` takes in the folder `at`, in pieces.
 
@@ -103,7 +104,7 @@ def patch(
 
 
 def line_counts(
-    change: Change, base: str, delta: str, at: str, manifest: StatManifest | None = None
+    change: Change, base: Base, delta: str, at: str, manifest: StatManifest | None = None
 ) -> tuple[int, int] | None:
     """Lines added and removed. None for what has no lines: binary or very large files, other kinds, a base gone."""
     if EntryKind.FILE not in (change.kind, change.was):

@@ -17,6 +17,7 @@ from hostfork.collect.difference import below, relative_to
 from hostfork.collect.final import Entry, FinalWalk
 from hostfork.collect.manifest import StatManifest
 from hostfork.collect.reader import TreeReader
+from hostfork.collect.stack import Base
 from hostfork.collect.store import to_json
 from hostfork.collect.walk import FOLDER, failure
 from hostfork.errors import Code, CollectError
@@ -31,7 +32,7 @@ _LIST = "changes.json"
 
 
 def export_tree(
-    base: str,
+    base: Base,
     delta: str,
     changes: Changeset,
     at: str,
@@ -82,7 +83,7 @@ def export_changes(
 class Part(NamedTuple):
     """One private path of a tar stream: as for `export_tree`; its entries stand below `prefix`."""
 
-    base: str
+    base: Base
     delta: str
     changes: Changeset
     at: str

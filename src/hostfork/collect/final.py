@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from hostfork.collect.changeset import Change, Changeset
 from hostfork.collect.difference import below, relative_to
 from hostfork.collect.manifest import StatManifest
+from hostfork.collect.stack import Base, BaseFolder, base_root, open_base_folder
 from hostfork.collect.walk import Place, opened_folder, root_place
 from hostfork.errors import Code, CollectError
 from hostfork.helper.shapes import NamedTuple
@@ -39,12 +40,13 @@ class FinalWalk:
 
     `whole`: all content is in `delta`. Otherwise what is not in `changes` comes from `base`; with a `manifest` only
     what that knows, and files that are no longer what was copied are collected in `gone`. `unreadable`: folders of
-    the base that this user cannot list. `skip`: device and inode of a folder that is written at the same time.
+    the base that this user cannot list, or only in part. `skip`: device and inode of a folder that is written at the
+    same time.
     """
 
     def __init__(
         self,
-        base: str,
+        base: Base,
         delta: str,
         changes: Changeset,
         at: str,
@@ -68,7 +70,7 @@ class FinalWalk:
                 relative = folder
 
     def __iter__(self) -> Iterator[Entry]:
-        base = nullcontext(None) if self._whole else root_place(self._base)
+        base = nullcontext(None) if self._whole else base_root(self._base)
         with root_place(self._delta) as delta, base as bottom:
             yield from self._visit("", bottom, delta, 0)
 
@@ -98,32 +100,35 @@ class FinalWalk:
     def _folder(self, relative: str, base: Place | None, delta: Place | None, depth: int) -> Iterator[Entry]:
         if delta is not None and _stat(delta) is None:
             delta = None
-        with self._base_folder(relative, base, depth) as bottom, _open(delta, depth, ours=True) as top:
-            for name in sorted(self._listed(relative, bottom, top), key=os.fsencode):
-                yield from self._visit(
-                    below(relative, name),
-                    None if bottom is None else Place(bottom, name),
-                    None if top is None else Place(top, name),
-                    depth,
-                )
+        with self._base_folder(relative, base, depth) as bottom, _open(delta, depth) as top:
+            places = {} if bottom is None else self._places(relative, bottom)
+            names = self._names.get(relative, set()) if not self._whole else () if top is None else os.listdir(top)
+            for name in sorted({*places, *names}, key=os.fsencode):
+                # One that the base should have and has not is missed when it is looked up.
+                below_it = places.get(name) or (None if bottom is None else bottom.inner(name))
+                above_it = None if top is None else Place(top, name)
+                yield from self._visit(below(relative, name), below_it, above_it, depth)
 
     @contextmanager
-    def _base_folder(self, relative: str, base: Place | None, depth: int) -> Iterator[int | None]:
-        with ExitStack() as stack:
-            folder = None
-            try:
-                folder = stack.enter_context(_open(base, depth, ours=False))
-            except PermissionError:
-                self.unreadable.append(relative)
+    def _base_folder(self, relative: str, base: Place | None, depth: int) -> Iterator[BaseFolder | None]:
+        if base is None or not _is_folder(base):
+            yield None
+            return
+        try:
+            folder = open_base_folder(base, depth)
+        except PermissionError:
+            self.unreadable.append(relative)
+            yield None
+            return
+        if folder.closed:
+            self.unreadable.append(relative)
+        with folder:
             yield folder
 
-    def _listed(self, relative: str, base: int | None, delta: int | None) -> set[str]:
-        if self._whole:
-            return set() if delta is None else set(os.listdir(delta))
-        names = set(self._names.get(relative, ()))
-        if base is None:
-            return names
-        return names | set(os.listdir(base) if self._manifest is None else self._manifest.names(relative))
+    def _places(self, relative: str, base: BaseFolder) -> dict[str, Place]:
+        if self._manifest is None:
+            return {place.name: place for place in base.all()}
+        return {name: base.inner(name) for name in self._manifest.names(relative)}
 
     def _entry(self, relative: str, place: Place, found: os.stat_result, changed: bool) -> Entry | None:
         if changed or self._manifest is None:
@@ -177,7 +182,11 @@ def _stat(place: Place) -> os.stat_result | None:
         return None
 
 
-def _open(place: Place | None, depth: int, ours: bool) -> AbstractContextManager[int | None]:
-    if place is None or place.stat().st_mode & 0o170000 != 0o040000:
+def _is_folder(place: Place) -> bool:
+    return place.stat().st_mode & 0o170000 == 0o040000
+
+
+def _open(place: Place | None, depth: int) -> AbstractContextManager[int | None]:
+    if place is None or not _is_folder(place):
         return nullcontext(None)
-    return opened_folder(place, depth, ours)
+    return opened_folder(place, depth, ours=True)

@@ -3,7 +3,7 @@
 The upper folder holds what was written, copied-up entries that may be equal, and overlayfs's marks: a deleted name is
 a 0:0 character device, or, in a folder marked `user.overlay.opaque=x`, an empty file with `user.overlay.whiteout`;
 a folder marked `user.overlay.opaque=y` hides everything that the base has in it (Documentation/filesystems/
-overlayfs.rst). The base is read in the host's folder, beside each folder of the upper one.
+overlayfs.rst). The base is read where it lies, beside each folder of the upper one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import os
 import stat
 from contextlib import ExitStack
 
-from hostfork.collect.beside import BaseFolder, BesideBase, base_folder
+from hostfork.collect.beside import BesideBase
 from hostfork.collect.difference import below, created, joined
 from hostfork.collect.reader import TreeReader, read_small
+from hostfork.collect.stack import OPAQUE, Base, BaseFolder, base_folder, is_whiteout
 from hostfork.collect.walk import Facts, Place, facts, mark, opened_folder
 from hostfork.errors import Code, CollectError
 from hostfork.vocabulary import EntryKind
 
-_OPAQUE = "user.overlay.opaque"
 _WHITEOUT = "user.overlay.whiteout"
 _REDIRECTS = ("user.overlay.redirect", "user.overlay.metacopy")
 
@@ -49,7 +49,7 @@ class LayerScan(BesideBase):
             upper_folder = stack.enter_context(opened_folder(upper, depth, ours=True))
             opaque = self._opaque(upper_folder, relative)
             hidden = hidden or opaque == b"y"
-            base_names = stack.enter_context(base_folder(base, depth)) if base is not None else BaseFolder(-1)
+            base_names = stack.enter_context(base_folder(base, depth)) if base is not None else BaseFolder()
             seen = set()
             for name in os.listdir(upper_folder):
                 inner = below(relative, name)
@@ -58,9 +58,9 @@ class LayerScan(BesideBase):
                 seen.add(name)
                 self._name(inner, Place(upper_folder, name), base_names.place(name), opaque, hidden, depth)
             if hidden:
-                for name in base_names.all():
-                    if name not in seen:
-                        self._gone(below(relative, name), Place(base_names.folder, name), depth)
+                for place in base_names.all():
+                    if place.name not in seen:
+                        self._gone(below(relative, place.name), place, depth)
 
     def _name(
         self, relative: str, upper: Place, base: Place | None, opaque: bytes | None, hidden: bool, depth: int
@@ -88,7 +88,7 @@ class LayerScan(BesideBase):
                     step="scan",
                     path=joined(self._at, relative),
                 )
-        return os.getxattr(folder, _OPAQUE) if _OPAQUE in names else None
+        return os.getxattr(folder, OPAQUE) if OPAQUE in names else None
 
 
 def _as_given(after: Facts, before: Facts) -> Facts:
@@ -101,7 +101,7 @@ def _as_given(after: Facts, before: Facts) -> Facts:
 
 def _is_whiteout(place: Place, found: os.stat_result, opaque: bytes | None) -> bool:
     if stat.S_ISCHR(found.st_mode):
-        return found.st_rdev == 0
+        return is_whiteout(found)
     if opaque != b"x" or not stat.S_ISREG(found.st_mode) or found.st_size:
         return False
     return _WHITEOUT in os.listxattr(place.path(), follow_symlinks=False)
@@ -110,7 +110,7 @@ def _is_whiteout(place: Place, found: os.stat_result, opaque: bytes | None) -> b
 class LayerFinal:
     """The final content of an overlay, seen from outside: the upper folder, and what shows through from the base."""
 
-    def __init__(self, upper: str, base: str) -> None:
+    def __init__(self, upper: str, base: Base) -> None:
         self._upper = TreeReader(upper, ours=True)
         self._base = TreeReader(base)
         self._hidden: dict[str, bool] = {}
@@ -128,7 +128,7 @@ class LayerFinal:
         folder = relative.rpartition("/")[0]
         if upper is not None:
             above = self._upper.place(folder)
-            opaque = None if above is None else mark(above, _OPAQUE)
+            opaque = None if above is None else mark(above, OPAQUE)
             upper = self._upper.place(relative)
             if upper is None or _is_whiteout(upper, upper.stat(), opaque):
                 return None
@@ -144,7 +144,7 @@ class LayerFinal:
             hidden = bool(folder) and self._hides(folder.rpartition("/")[0])
             place = None if hidden else self._upper.place(folder)
             if place is not None:
-                hidden = not stat.S_ISDIR(place.stat().st_mode) or mark(place, _OPAQUE) == b"y"
+                hidden = not stat.S_ISDIR(place.stat().st_mode) or mark(place, OPAQUE) == b"y"
             self._hidden[folder] = hidden
         return self._hidden[folder]
 

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from stat import S_ISDIR
 
-from hostfork.collect.beside import BaseFolder, BesideBase, base_folder
+from hostfork.collect.beside import BesideBase
 from hostfork.collect.difference import below, created, joined
 from hostfork.collect.reader import TreeReader
+from hostfork.collect.stack import BaseFolder, base_folder
 from hostfork.collect.walk import DEEPEST, FOLDER, Place, facts, opened_folder
 from hostfork.vocabulary import EntryKind
 

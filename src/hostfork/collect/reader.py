@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 
-from hostfork.collect.walk import Place, open_file, opened_folder, root_place
+from hostfork.collect.stack import Base, BaseFolder, base_root, open_base_folder
+from hostfork.collect.walk import Place, open_file, opened_folder
 from hostfork.errors import CollectError
 
 
 class TreeReader:
-    """A tree that is read by relative path. The folders of the last path stay open: read in sorted order.
+    """A tree or a stack of layers that is read by relative path. The folders of the last path stay open: read in
+    sorted order.
 
     A root that is missing is an empty tree. `ours`: a private tree, where modes without `r` and `x` are no obstacle.
     A `Place` is good until the next call.
     """
 
-    def __init__(self, path: str, ours: bool = False) -> None:
+    def __init__(self, path: Base, ours: bool = False) -> None:
         self._ours = ours
-        self._root_context = root_place(path)
+        self._root_context = base_root(path)
         self._root: Place | None
         try:
             self._root = self._root_context.__enter__()
@@ -26,20 +28,17 @@ class TreeReader:
                 raise
             self._root = None
         self._open: list[_Level] = []
+        self._way: str | None = None
+        """The path of the folder that is open, the last of `_open`."""
 
     def place(self, relative: str) -> Place | None:
         """The entry at `relative` ("" is the root), or None where there is none that this user can reach."""
         if not relative or self._root is None:
             return self._root
-        *folders, name = relative.split("/")
-        if not self._descend(folders):
-            return None
-        place = Place(self._open[-1].folder, name)
-        try:
-            place.stat()
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return None
-        return place
+        folder, _, name = relative.rpartition("/")
+        if folder != self._way:
+            self._way = folder if self._descend(folder.split("/") if folder else []) else None
+        return None if self._way is None else self._open[-1].folder.place(name)
 
     def _descend(self, folders: list[str]) -> bool:
         """Open the folders from the root down, as far as they are not open already."""
@@ -52,7 +51,7 @@ class TreeReader:
             shared += 1
         self._leave(shared)
         for name in names[shared:]:
-            place = Place(self._open[-1].folder, name) if self._open else self._root
+            place = self._open[-1].folder.inner(name) if self._open else self._root
             try:
                 self._open.append(_Level(place, len(self._open), self._ours))
             except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -81,11 +80,17 @@ class _Level:
 
     def __init__(self, place: Place, depth: int, ours: bool) -> None:
         self.name = place.name
-        self._context = opened_folder(place, depth, ours)
-        self.folder = self._context.__enter__()
+        self._context = opened_folder(place, depth, ours=True) if ours else None
+        if self._context is None:
+            self.folder = open_base_folder(place, depth)
+        else:
+            self.folder = BaseFolder((self._context.__enter__(),))
 
     def close(self) -> None:
-        self._context.__exit__(None, None, None)
+        if self._context is None:
+            self.folder.close()
+        else:
+            self._context.__exit__(None, None, None)
 
 
 def read_small(place: Place, ours: bool, limit: int = 1 << 20) -> bytes | None:

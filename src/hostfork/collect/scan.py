@@ -1,8 +1,8 @@
 """The ways to find what a fork changed, which all give the same list: an upper folder, a copied tree, two snapshots,
 and the reference.
 
-In each, `at` is the private path as the command saw it, `base` where the base's content is, on the host or kept beside
-the fork, and `omit` holds relative paths that are no part of it (stand-ins under endpoints, folders of other rules).
+In each, `at` is the private path as the command saw it, `base` where the base's content is, on the host or kept in a
+pool, and `omit` holds relative paths that are no part of it (stand-ins under endpoints, folders of other rules).
 Raises CollectError.
 """
 
@@ -21,18 +21,21 @@ if TYPE_CHECKING:
     from hostfork.collect.full import FullManifest
     from hostfork.collect.ignores import Final
     from hostfork.collect.manifest import StatManifest
+    from hostfork.collect.stack import Base
 
 
-def scan_layer(upper: str, base: str, at: str, omit: tuple[str, ...] = ()) -> Changeset:
-    """The changes in the upper folder of an overlay that was mounted with `userxattr` over the host folder `base`.
+def scan_layer(upper: str, base: Base, at: str, omit: tuple[str, ...] = ()) -> Changeset:
+    """The changes in the upper folder of an overlay that was mounted with `userxattr` over `base`: a folder, or layers
+    from the top down.
 
     Takes the time of the changes. The base is read as it is now.
     """
     from hostfork.collect.layer import LayerFinal, LayerScan
+    from hostfork.collect.stack import base_root
 
     scan = LayerScan(at, omit)
     try:
-        with root_place(upper) as top, root_place(base) as bottom:
+        with root_place(upper) as top, base_root(base) as bottom:
             scan.root(top, bottom)
         with LayerFinal(upper, base) as final:
             return _changeset(scan.changes, at, final)

@@ -26,10 +26,15 @@ _ACL = {"system.posix_acl_access", "system.posix_acl_default"}
 
 
 class Place(NamedTuple):
-    """`name` in the folder `folder`; with an empty name, what the descriptor `folder` itself is open on."""
+    """`name` in the folder `folder`; with an empty name, what the descriptor `folder` itself is open on.
+
+    `under`: of a base that is a stack, the folders below `folder` in which entries of the same name may be merged into
+    this one (see `stack`). Everything but listing is about the entry itself.
+    """
 
     folder: int
     name: str
+    under: tuple[int, ...] = ()
 
     def stat(self) -> os.stat_result:
         if not self.name:
@@ -84,8 +89,7 @@ def root_place(path: str) -> Iterator[Place]:
         os.close(handle)
 
 
-@contextmanager
-def opened_folder(place: Place, depth: int, ours: bool = False) -> Iterator[int]:
+def open_folder(place: Place, depth: int, ours: bool = False) -> int:
     """A descriptor of the folder at `place`. `ours`: a private tree, where a mode without `r` is no obstacle."""
     if depth > DEEPEST:
         raise CollectError(
@@ -95,7 +99,13 @@ def opened_folder(place: Place, depth: int, ours: bool = False) -> Iterator[int]
             path=os.readlink(f"/proc/self/fd/{place.folder}"),
             hint="move or remove that folder inside the fork",
         )
-    folder = _open(place, FOLDER, ours)
+    return _open(place, FOLDER, ours)
+
+
+@contextmanager
+def opened_folder(place: Place, depth: int, ours: bool = False) -> Iterator[int]:
+    """The same while this lasts; in a private tree names can be looked up too, whatever the folder's mode says."""
+    folder = open_folder(place, depth, ours)
     try:
         with _searchable(folder) if ours else nullcontext():
             yield folder

@@ -29,12 +29,16 @@ else:
             names = tuple(cls.__dict__.get("__annotations__", ()))
             cls._fields = cls.__match_args__ = names
             cls._defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
+            cls._last = tuple(cls._defaults.values())
             for number, name in enumerate(names):
                 setattr(cls, name, property(itemgetter(number)))
 
         def __new__(cls, *values, **named):
             names = cls._fields
-            if named or len(values) != len(names):
+            missing = len(names) - len(values)
+            if not named and 0 < missing <= len(cls._last):
+                values += cls._last[-missing:]
+            elif named or missing:
                 given = {**cls._defaults, **dict(zip(names, values, strict=False)), **named}
                 if len(values) > len(names) or given.keys() != set(names) or named.keys() & set(names[: len(values)]):
                     raise TypeError(f"{cls.__name__} takes the fields {', '.join(names)}, each once")

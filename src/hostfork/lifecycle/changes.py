@@ -23,6 +23,7 @@ from hostfork.vocabulary import Access, BaseContent, ChangeKind, EntryKind, Sour
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostfork.collect.manifest import StatManifest
+    from hostfork.collect.stack import Base
     from hostfork.collect.stamp import Probe
 
 CHANGES_FILE = "changes"
@@ -64,12 +65,12 @@ def base_of(fork: ForkFolder, path: PathRecord) -> StatManifest | None:
     return StatManifest.load(file) if os.path.exists(file) else None
 
 
-def base_side(fork: ForkFolder, path: PathRecord, content: Content) -> tuple[str, StatManifest | None]:
+def base_side(fork: ForkFolder, path: PathRecord, content: Content) -> tuple[Base, StatManifest | None]:
     """Where the base's content is read, and what tells whether it still is the base; None where it is kept."""
     if isinstance(content, FullTree) and content.base is not None:
         return content.base, None
     if isinstance(content, Layer) and path.base_content is BaseContent.KEPT:
-        return content.lower, None
+        return content.lowers, None
     return path.path, base_of(fork, path)
 
 
@@ -79,7 +80,7 @@ def find_changes(fork: ForkFolder, record: Record, path: PathRecord) -> Changese
 
     content = content_of(record, path)
     if isinstance(content, Layer):
-        return scan.scan_layer(content.upper, content.lower, path.path, path.omit)
+        return scan.scan_layer(content.upper, content.lowers, path.path, path.omit)
     if isinstance(content, Delta):
         raise ForkError(
             Code.FORK_CORRUPT, f"{record.name} was reduced to its changes and the list of them is gone",

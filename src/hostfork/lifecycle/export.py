@@ -23,6 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from hostfork.collect.stack import Base
+
 
 class ExportReport(NamedTuple):
     """`left_out`: what was not written, or not with all of its metadata (devices, sockets, set-uid bits)."""
@@ -80,7 +82,7 @@ def _one(
         return collect.export_tree(base, delta, part, path.path, path.omit, destination, whole, manifest, stage=stage)
 
 
-def _whole_base(fork: ForkFolder, path: PathRecord, content: Content) -> tuple[str, StatManifest | None]:
+def _whole_base(fork: ForkFolder, path: PathRecord, content: Content) -> tuple[Base, StatManifest | None]:
     """Where the base is, and the manifest that lists all of it. Of a live fork only the changed paths are known: the
     rest shows through."""
     base, manifest = changes.base_side(fork, path, content)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from hostfork.collect.manifest import StatManifest
+    from hostfork.collect.stack import Base
     from hostfork.lifecycle.export import ExportReport
 
 
@@ -191,7 +192,7 @@ class Fork:
         if self.activity in (Activity.RUNNING, Activity.PREPARING, Activity.RELEASING):
             raise _busy(self.name, f"is {self.activity.value} and cannot be {verb} now")
 
-    def _sides(self, path: PathRecord) -> tuple[str, str, StatManifest | None]:
+    def _sides(self, path: PathRecord) -> tuple[Base, str, StatManifest | None]:
         """Where the base's and the present content are read, and what tells whether that base is still one."""
         content = changes.content_of(self.record, path)
         base, manifest = changes.base_side(self._folder, path, content)

@@ -161,10 +161,11 @@ class Delta:
 
 @frozen
 class Layer:
-    """Only what changed lies in `upper`, in overlayfs's format (whiteouts, opaque marks); the rest in `lower`."""
+    """Only what changed lies in `upper`, in overlayfs's format (whiteouts, opaque marks); the rest in `lowers`, from
+    the top down: the last is a plain tree, those above it are layers of that format too."""
 
     upper: str
-    lower: str
+    lowers: tuple[str, ...]
 
 
 Content = FullTree | Delta | Layer

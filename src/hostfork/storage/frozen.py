@@ -91,7 +91,7 @@ class Frozen(Keyed):
     def content(self, key: str, pool: str) -> Layer:
         """The upper folder, over the snapshot."""
         path = self.keys_of(pool).whole(key)
-        return Layer(os.path.join(layers.place(path, key), UPPER), _lower(path, key))
+        return Layer(os.path.join(layers.place(path, key), UPPER), (_lower(path, key),))
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: an upper folder holds only what was touched."""

@@ -94,7 +94,7 @@ class Overlay(Keyed):
     def content(self, key: str, pool: str) -> Layer:
         """The upper folder, over the host's."""
         path = Keys(pool, Mechanism.OVERLAY.value).whole(key)
-        return Layer(os.path.join(path, UPPER), _lower(path, key))
+        return Layer(os.path.join(path, UPPER), (_lower(path, key),))
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: an upper folder holds only what was touched."""
