@@ -12,6 +12,7 @@ import pytest
 
 from hostfork.errors import Code, StorageError
 from hostfork.storage.contract import FullTree, Lost, Offer, Refusal, Removal, Source, Storage
+from hostfork.vocabulary import Mechanism
 from rigs import Disk, Person
 from storage_cases import (
     APPEND_ONLY,
@@ -294,3 +295,78 @@ def test_what_cannot_be_read_is_no_obstacle_elsewhere(
         return done.skipped, visible(storage, "k", pool, look)
 
     assert user.call(fork) == ((), True)
+
+
+# --- layers of other overlays -----------------------------------------------------------------------------------------
+
+OVERLAYS = [(row, kind) for row in ROWS if row.mechanism is Mechanism.OVERLAY for kind in row.kinds[:1]]
+
+
+def store(home: str) -> None:
+    """As a rootless podman has it: one layer over another, which deletes a file of it and hides a folder's content."""
+    layers = f"{home}/.local/share/containers/storage/overlay"
+    os.makedirs(f"{layers}/l")
+    os.makedirs(f"{layers}/one/diff/folder")
+    write(f"{layers}/one/diff/folder/below", b"b")
+    os.makedirs(f"{layers}/two/diff/folder")
+    write(f"{layers}/two/diff/folder/own", b"o")
+    os.setxattr(f"{layers}/two/diff/folder", "user.overlay.opaque", b"y")
+    os.mknod(f"{layers}/two/diff/gone", stat.S_IFCHR, os.makedev(0, 0))
+
+
+@pytest.mark.parametrize(("row", "kind"), OVERLAYS, ids=str)
+def test_an_overlay_over_a_container_store_is_refused(
+    request: pytest.FixtureRequest, person: Person, row: Row, kind: str
+) -> None:
+    """Found where it usually is, without a walk, from above, from inside, and not where a rule leaves it out."""
+    home, pool = sample(person, disk_of(request, kind), store)
+
+    def probe(path: str, *omit: str) -> Any:
+        os.environ["HOME"] = home
+        os.makedirs(path, exist_ok=True)
+        return row.storage.probe(Source(path, omit), pool)
+
+    containers = f"{home}/.local/share/containers"
+    for path in (home, f"{home}/.local", containers, f"{containers}/storage/overlay/two/diff"):
+        refusal = person.call(probe, path)
+        assert isinstance(refusal, Refusal), path
+        assert "layers of overlays" in refusal.reason
+        assert containers in refusal.reason
+    for path, *omit in ((home, ".local/share/containers"), (home, ".local"), (f"{home}/.local/state",)):
+        offer = person.call(probe, path, *omit)
+        assert isinstance(offer, Offer), (path, offer)
+        assert not offer.guarantees.layers
+    person.run(["rm", "-r", f"{containers}/storage/overlay/one", f"{containers}/storage/overlay/two"], check=True)
+    assert isinstance(person.call(probe, home), Offer)
+
+
+@pytest.mark.parametrize(("row", "kind"), OVERLAYS, ids=str)
+def test_a_whiteout_at_the_top_is_seen(request: pytest.FixtureRequest, person: Person, row: Row, kind: str) -> None:
+    def make(path: str) -> None:
+        write(f"{path}/file")
+        os.mknod(f"{path}/gone", stat.S_IFCHR, os.makedev(0, 0))
+
+    source, pool = sample(person, disk_of(request, kind), make)
+    refusal = person.call(row.storage.probe, Source(source), pool)
+    assert isinstance(refusal, Refusal)
+    assert "gone" in refusal.reason
+    assert isinstance(person.call(row.storage.probe, Source(source, ("gone",)), pool), Offer)
+
+
+@pytest.mark.parametrize(("row", "kind"), PAIRS, ids=str)
+def test_layers_are_kept_but_by_overlays(request: pytest.FixtureRequest, person: Person, row: Row, kind: str) -> None:
+    """What `Guarantees.layers` says, on each disk: marks are there as they are, or they delete."""
+    source, pool = sample(person, disk_of(request, kind), store)
+    offer = person.call(row.storage.probe, Source(source), pool)
+    assert isinstance(offer, Offer), offer  # no home of anybody's: only a walk would find it
+
+    def look(tree: str) -> tuple[bool, int]:
+        layer = f"{tree}/.local/share/containers/storage/overlay/two/diff"
+        return os.path.lexists(f"{layer}/gone"), len(os.listxattr(f"{layer}/folder"))
+
+    def fork() -> Any:
+        row.storage.prepare("k", Source(source), pool)
+        return visible(row.storage, "k", pool, look)
+
+    there = person.call(fork)
+    assert there == ((True, 1) if offer.guarantees.layers else (False, 0))

@@ -321,6 +321,7 @@ def _offer(value: Offer) -> Document:
         "sparse": kept.sparse,
         "nested_mounts": kept.nested_mounts,
         "unique_inodes": kept.unique_inodes,
+        "layers": kept.layers,
     }
 
 

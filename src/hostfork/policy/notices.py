@@ -141,6 +141,12 @@ def _of_guarantees(path: PathPlan, kept: Guarantees) -> Iterator[Notice]:
             "device): `mv` to another folder, `cp -a`, `tar` and `rsync -H` may take them for hard links of one"
         )
         yield Notice(NoticeKind.INODE_NUMBERS, sentence, path.path)
+    if not kept.layers:
+        sentence = (
+            f"layers of other overlays in {path.written} would show deleted files; where container engines keep "
+            "theirs there are none, and only a walk would find others"
+        )
+        yield Notice(NoticeKind.LAYERS, sentence, path.path)
 
 
 def _some(names: tuple[str, ...]) -> str:

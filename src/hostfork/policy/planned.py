@@ -110,6 +110,7 @@ class NoticeKind(Enum):
     FOLDER_RENAME = ("folder-rename", False)
     HARD_LINKS = ("hard-links", False)
     INODE_NUMBERS = ("inode-numbers", True)
+    LAYERS = ("layers", False)
     UNREADABLE = ("unreadable", False)
     RESOLVED = ("resolved", False)
     WRITERS = ("writers", False)

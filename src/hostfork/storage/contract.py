@@ -71,6 +71,9 @@ class Guarantees:
     """host mounts beneath the source are no obstacle for this user."""
     unique_inodes: bool = True
     """two files never have the same device and inode number (programs would take them for hard links of one)."""
+    layers: bool = True
+    """layers of other overlays in the base, as container engines keep them, are shown as they are (else what looks like
+    their marks deletes files)."""
     elsewhere: bool = True
     """its content lies in the pool as it is, and can be used there without a mount."""
     base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED

@@ -6,8 +6,8 @@
              …/upper         what changes, in overlayfs's format
              …/work          overlayfs's own; one mount of the view uses it up
 
-As with any overlay, a base that holds 0:0 devices or overlayfs's own attributes somewhere below its top shows them as
-deletions; that is looked for at its top alone.
+As with any overlay, a base that holds 0:0 devices or overlayfs's own attributes shows them as deletions; they are
+looked for at its top, and where container engines keep them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     POOL/overlay/KEY/lower   a file that holds the source's path, byte for byte
 
 The fork's content depends on the source: host writes beneath it show through, or tear. A base that holds 0:0 devices
-or overlayfs's own attributes somewhere below its top shows them as deletions; only a walk would find them, so that is
-not looked for here.
+or overlayfs's own attributes shows them as deletions. They are looked for at its top, and where container engines keep
+them; only a walk would find the others.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Collection
 
 from hostfork.errors import Code, HostforkError, StorageError
 from hostfork.helper.protocol import Overlay as OverlayMount
+from hostfork.storage import stores
 from hostfork.storage.contract import (
     Guarantees,
     Layer,
@@ -105,8 +106,9 @@ def guarantees(
     nested_mounts: bool,
     unique_inodes: bool,
     base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED,
+    layers: bool = False,
 ) -> Guarantees:
-    """What any overlay keeps, over whatever it lies."""
+    """What any overlay keeps, over whatever it lies. `layers`: a walk showed that there are none of another."""
     return Guarantees(
         guarantee,
         folder_rename=False,
@@ -115,6 +117,7 @@ def guarantees(
         foreign_owners=_is_root(),
         nested_mounts=nested_mounts,
         unique_inodes=unique_inodes,
+        layers=layers,
         elsewhere=False,
         base_content=base_content,
     )
@@ -152,11 +155,12 @@ def _source_obstacle(source: Source) -> Refusal | None:
     folder = open_quietly(source.path, FOLDER)
     try:
         marks = [name for name, _ in read_extra(folder).attributes if name.startswith(_MARKS)]
+        layers = stores.obstacle(source, folder)
     finally:
         os.close(folder)
     if marks:
         return _refused(f"{source.path} is itself a layer of an overlay ({marks[0]})")
-    return None
+    return None if layers is None else _refused(layers)
 
 
 def _pool_obstacle(pool: str) -> Refusal | None:
