@@ -1,10 +1,13 @@
 """Whatever is in a tree comes out of a fork as it went in: through the command line, on every mechanism."""
 
+import contextlib
 import json
 import os
+import pickle
 import stat
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +48,6 @@ def seen(hostfork: Run, person: Person, source: str, pool: str, mode: str, *opti
         cwd=source, binary=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    import pickle
-
     return pickle.loads(done.stdout)
 
 
@@ -174,3 +175,96 @@ def test_what_a_copy_could_not_keep_is_named(hostfork: Run, person: Person, btrf
     shown = json.loads(hostfork(person, "show", "l", "--json", check=0).stdout)
     assert {"path": "flagged", "what": ["no-copy-on-write"]} in private_of(shown)["lost"]
     hostfork(person, "discard", "l", "--yes", check=0)
+
+
+# --- mounts of the host beneath a private path -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def mounted(way: tuple[Disk, str], person: Person, root: Person) -> Iterator[tuple[str, str]]:
+    """A project and a pool: a tmpfs, a bind, a bound file and the person's own FUSE filesystem lie in the project."""
+    source, pool = sample(person, way[0], _with_places)
+    places = [f"{source}/{name}" for name in ("memory", "bind", "file", "fuse")]
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0777", "tmpfs", places[0]], check=True)
+    subprocess.run(["mount", "--bind", f"{source}/other", places[1]], check=True)
+    subprocess.run(["mount", "--bind", f"{source}/other/file", places[2]], check=True)
+    with fuse(places[3], person):
+        yield source, pool
+    for place in reversed(places[:3]):
+        subprocess.run(["umount", place], check=True)
+
+
+def _with_places(path: str) -> None:
+    for name in ("memory", "bind", "fuse", "other"):
+        os.mkdir(f"{path}/{name}")
+    write(f"{path}/file", b"hidden\n")
+    write(f"{path}/bind/hidden", b"hidden\n")
+    write(f"{path}/other/file", b"bound\n")
+
+
+@contextlib.contextmanager
+def fuse(place: str, owner: Person) -> Iterator[None]:
+    """A FUSE filesystem of somebody's, which shows nothing to others."""
+    program = os.path.join(HERE, "fuse_rig.py")
+    command = [sys.executable, "-I", "-S", program, place, str(owner.uid), str(owner.gid)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"up\n"
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.rig("root")
+def test_mounts_beneath_stay_the_hosts(
+    hostfork: Run, person: Person, way: tuple[Disk, str], mounted: tuple[str, str]
+) -> None:
+    """Each is put back and listed, on every mechanism; where one cannot serve, it says so by a mount's name (CASES 5).
+
+    An ordinary user's overlay would uncover what a mount hides; and what it hides in a snapshot they could not remove.
+    """
+    source, pool = mounted
+    private = ["--pool", pool, "--private", source + way[1]]
+    if way[1] in (":live", ":btrfs") and person.uid != 0:
+        refused = hostfork(person, "run", *private, "--", "true", check=125).stderr
+        assert "storage.unsupported" in refused
+        assert any(f"{source}/{name}" in refused for name in ("memory", "bind", "file", "fuse"))
+        # Not asked for by name, another mechanism serves.
+        private = ["--pool", pool, "--private", source]
+    plan = json.loads(hostfork(person, "plan", *private, "--json", check=0).stdout)
+    places = {f"{source}/{name}" for name in ("memory", "bind", "file", "fuse")}
+    assert {mount["path"] for mount in plan["nested_mounts"]} == places
+    script = "cat file bind/file fuse/hello; ls -A bind; echo x >memory/x; echo y >bind/y; echo z >z; rm other/file"
+    done = hostfork(person, "run", "--name", "m", *private, "--", "sh", "-c", script, cwd=source)
+    assert done.stdout == "bound\nbound\nfrom a fuse filesystem\nfile\n", done.stderr
+    assert os.path.exists(f"{source}/memory/x")
+    assert os.path.exists(f"{source}/other/y")
+    assert changed(hostfork, person, "m", source) == {"z": "created", "other/file": "deleted"}
+    target = os.path.join(os.path.dirname(source), "exported")
+    hostfork(person, "export", "m", target, check=0)
+    assert not os.path.exists(f"{target}/bind/hidden")
+    hostfork(person, "discard", "m", "--yes", check=0)
+    assert os.listdir(f"{source}/other") != []
+    os.unlink(f"{source}/memory/x")
+
+
+@pytest.mark.rig("root")
+@pytest.mark.parametrize("mode", [":copy", ":reflink"])
+def test_a_fuse_mount_of_somebody_elses_is_no_obstacle(
+    hostfork: Run, user: Person, root: Person, xfs_disk: Disk, mode: str
+) -> None:
+    """Nobody but its owner may look at it, not even root: it is put back unseen."""
+    source, pool = sample(user, xfs_disk, _with_places)
+    with fuse(f"{source}/fuse", root):
+        done = hostfork(user, "run", "--name", "f", "--pool", pool, "--private", source + mode, "--",
+                        "sh", "-c", "ls fuse; echo z >z", cwd=source)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "Permission denied" in done.stderr
+        assert changed(hostfork, user, "f", source) == {"z": "created"}
+        hostfork(user, "discard", "f", "--yes", check=0)
+    pool = f"{root.home}/pool"
+    root.call(os.mkdir, pool, 0o700)
+    with fuse(f"{source}/fuse", user):
+        hostfork(root, "run", "--rm", "--pool", pool, "--private", source + ":copy", "--", "touch", "z", cwd=source,
+                 check=0)  # fmt: skip
