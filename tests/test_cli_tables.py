@@ -150,7 +150,7 @@ def test_a_plan_with_other_facts(monkeypatch):
     nothing = plan_lines(values.plan(paths=(), nested_mounts=(), endpoints=()), LOOK)
     assert not any(line.startswith("private storage") for line in nothing)
     two = values.plan(paths=(private, replace(private, written="other", path="/other")))
-    assert "refused             ~/proj btrfs: not on Btrfs" in plan_lines(two, LOOK)
+    assert "refused             ~/proj and other btrfs: not on Btrfs" in plan_lines(two, LOOK)
     scratch = replace(values.plan().paths[1], tmpfs_size=None)
     assert plan_lines(values.plan(paths=(scratch,), endpoints=(), nested_mounts=()), LOOK)[0].split() == [
         "~/tmp", "scratch", "empty",

@@ -266,6 +266,12 @@ path = "/tmp"
 access = "scratch"
 tmpfs-size = "512M"
 
+[[rule]]
+path = "/opt"
+access = "private"
+guarantee = ["snapshot", "live"]
+otherwise = "read-only"
+
 [endpoints]
 search = "listed"
 paths = ["/run/a.sock", { path = "$HF_TEST_SOCK/b", optional = true }]
@@ -295,6 +301,16 @@ def test_a_file_with_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
                 Access.PRIVATE, "/var/cache/x", "/var/cache/x", "p.toml: rule[2]", None, Guarantee.LIVE, optional=True
             ),
             Rule(Access.SCRATCH, "/tmp", "/tmp", "p.toml: rule[3]", tmpfs_size=512 << 20),
+            Rule(
+                Access.PRIVATE,
+                "/opt",
+                "/opt",
+                "p.toml: rule[4]",
+                None,
+                Guarantee.SNAPSHOT,
+                lesser=(Guarantee.LIVE,),
+                otherwise=Access.READ_ONLY,
+            ),
         ),
         endpoints=(
             EndpointRule("/run/a.sock", "/run/a.sock", "p.toml: endpoints.paths[0]"),
@@ -344,6 +360,42 @@ def test_a_file_with_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
             Code.POLICY_BAD_VALUE,
             "p.toml:5: rule[0].mechanism",
             "only for private",
+        ),
+        (
+            "[[rule]]\npath = '/a'\naccess = 'shared'\notherwise = 'read-only'",
+            Code.POLICY_BAD_VALUE,
+            "p.toml:5: rule[0].otherwise",
+            "only for private",
+        ),
+        (
+            "[[rule]]\npath = '/a'\naccess = 'private'\notherwise = 'shared'",
+            Code.POLICY_BAD_VALUE,
+            "p.toml:5: rule[0].otherwise",
+            "'shared'",
+        ),
+        (
+            "[[rule]]\npath = '/a'\naccess = 'private'\nguarantee = []",
+            Code.POLICY_BAD_VALUE,
+            "p.toml:5: rule[0].guarantee",
+            "is empty",
+        ),
+        (
+            "[[rule]]\npath = '/a'\naccess = 'private'\nguarantee = ['live', 'live']",
+            Code.POLICY_BAD_VALUE,
+            "p.toml:5: rule[0].guarantee",
+            "twice",
+        ),
+        (
+            "[[rule]]\npath = '/a'\naccess = 'private'\nguarantee = ['live', 'lives']",
+            Code.POLICY_BAD_VALUE,
+            "p.toml:5: rule[0].guarantee[1]",
+            "'lives'",
+        ),
+        (
+            "[[rule]]\npath = '/a'\naccess = 'private'\nguarantee = ['live']\nmechanism = 'copy'",
+            Code.POLICY_CONFLICT,
+            "p.toml:2: rule[0]",
+            "not both",
         ),
         (
             "[[rule]]\npath = '/a'\naccess = 'private'\ntmpfs-size = 5",
@@ -556,6 +608,7 @@ def rules(draw: st.DrawFn) -> Rule:
     access = draw(st.sampled_from(Access))
     path = draw(ABSOLUTE)
     word = draw(st.sampled_from([None, *Mechanism, *Guarantee])) if access is Access.PRIVATE else None
+    others = [other for other in Guarantee if other is not word] if isinstance(word, Guarantee) else []
     return Rule(
         access,
         path,
@@ -565,6 +618,8 @@ def rules(draw: st.DrawFn) -> Rule:
         guarantee=word if isinstance(word, Guarantee) else None,
         tmpfs_size=draw(st.one_of(st.none(), st.integers(1, 1 << 40))) if access is Access.SCRATCH else None,
         optional=draw(st.booleans()),
+        lesser=tuple(draw(st.lists(st.sampled_from(others), unique=True))) if others else (),
+        otherwise=draw(st.sampled_from([None, Access.READ_ONLY])) if access is Access.PRIVATE else None,
     )
 
 

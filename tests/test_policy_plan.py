@@ -416,6 +416,7 @@ def test_host_mounts_beneath_are_put_back(base: str) -> None:
     mount = nested[f"{base}/p/mnt"]
     assert (mount.filesystem, mount.folder, mount.device, mount.inside) == ("tmpfs", True, device, f"{base}/p")
     assert not nested[f"{base}/p/file-mount"].folder
+    assert not any(one.read_only for one in nested.values())
     assert nested[f"{base}/p/inner/mnt"].inside == f"{base}/p/inner"
     by_path = {source.path: source for _, source in found}
     assert by_path[f"{base}/p"].omit == ("file-mount", "inner", "mnt")
@@ -425,6 +426,17 @@ def test_host_mounts_beneath_are_put_back(base: str) -> None:
     assert by_path[f"{base}/p/inner"].omit == ("mnt",)
     assert by_path[f"{base}/q"].omit == ()
     assert all(one.omit == by_path[one.path].omit for one in plan.paths if one.path in by_path)
+
+
+def test_where_all_else_is_read_only_host_mounts_are_too(base: str) -> None:
+    policy = policy_of(private=(f"{base}/p",), read_only=("/",))
+
+    def child() -> Any:
+        tmpfs(f"{base}/p/mnt")
+        return plan_of(policy, facts_of(policy, base))
+
+    (mount,) = with_mounts(child).nested_mounts
+    assert (mount.path, mount.read_only) == (f"{base}/p/mnt", True)
 
 
 def test_a_private_path_on_a_host_mount_below_another_counts(base: str) -> None:
@@ -668,6 +680,72 @@ def test_a_guarantee_that_cannot_be_had(base: str) -> None:
     assert refused(base, everything, private=(f"{base}/p",)).message.endswith("independent of the host's")
     live = refused(base, Choice(None, (Refusal(Mechanism.OVERLAY, "no"),)), private=(f"{base}/p:live",))
     assert live.hint == f"--private {base}/p:copy copies it once"
+
+
+NOTHING = Choice(None, (Refusal(Mechanism.BTRFS, "no"), Refusal(Mechanism.OVERLAY, "no")))
+
+
+def either(path: str, **more: Any) -> Rule:
+    """A snapshot or a live overlay of it, and read-only where neither can be had."""
+    return Rule(Access.PRIVATE, path, path, "p.toml: rule[0]", guarantee=Guarantee.SNAPSHOT, lesser=(Guarantee.LIVE,),
+                otherwise=Access.READ_ONLY, **more)  # fmt: skip
+
+
+def planned_rules(base: str, *rules: Rule, choice: Choice = COPIES, **choices: Choice) -> Plan:
+    policy = Policy("p", rules=rules)
+    return plan_of(policy, facts_of(policy, base), choice, **choices)
+
+
+def test_what_cannot_be_private_is_what_its_rule_says_otherwise(base: str) -> None:
+    plan = planned_rules(base, either(f"{base}/p"), either(f"{base}/q"), p=NOTHING)
+    p, q = (path for path in plan.paths if not path.automatic)
+    assert (p.access, p.offer, p.refused) == (Access.READ_ONLY, None, NOTHING.refused)
+    assert (q.access, q.offer) == (Access.PRIVATE, COPIES.offer)
+    said = [notice.sentence for notice in plan.notices if notice.kind is NoticeKind.NOT_PRIVATE]
+    assert said == [f"{base}/p: read-only {p.reason}"]
+    assert "instead of private" in p.reason
+
+
+def test_what_lies_in_it_follows_or_stays_private(base: str) -> None:
+    # A rule that said the same as the one around it has no choice of its own; one that says another thing has.
+    inner = Rule(Access.PRIVATE, f"{base}/p/inner", "inner", "p.toml: rule[2]", guarantee=Guarantee.LIVE)
+    rules = either(f"{base}/p"), either(f"{base}/p/mnt"), inner, either(f"{base}/q")
+    plan = planned_rules(base, *rules, p=NOTHING, inner=OVERLAYS)
+    assert asked(plan) == [
+        (f"{base}/p", Access.READ_ONLY),
+        (f"{base}/p/inner", Access.PRIVATE),
+        (f"{base}/q", Access.PRIVATE),
+    ]
+
+
+def test_a_rule_that_says_nothing_for_that_is_refused(base: str) -> None:
+    plain = Rule(Access.PRIVATE, f"{base}/p", "p", "p.toml: rule[0]", guarantee=Guarantee.SNAPSHOT,
+                 lesser=(Guarantee.LIVE,))  # fmt: skip
+    with pytest.raises(StorageError) as caught:
+        planned_rules(base, plain, either(f"{base}/q"), p=NOTHING)
+    assert caught.value.message == "p cannot be laid over the host's"
+    assert caught.value.hint == "--private p:copy copies it once"
+
+
+def test_nothing_left_private_is_refused(base: str) -> None:
+    with pytest.raises(StorageError) as caught:
+        planned_rules(base, either(f"{base}/p"), either(f"{base}/q"), choice=NOTHING)
+    assert caught.value.code is Code.STORAGE_UNSUPPORTED
+    assert caught.value.path == f"{base}/p"
+    assert caught.value.details == ("btrfs: no", "overlay: no")
+
+
+def test_what_a_user_cannot_read_is_what_its_rule_says_otherwise(user: Person, ext4_disk: Any) -> None:
+    place = ext4_disk.folder(user)
+    tree(place, "p/", "q/")
+    for name in ("p", "q"):
+        os.chown(f"{place}/{name}", user.uid, user.gid)
+    os.chmod(f"{place}/p", 0)
+    plan: Plan = user.call(planned_rules, place, either(f"{place}/p"), either(f"{place}/q"))
+    by_path = {path.path: path for path in plan.paths}
+    assert by_path[f"{place}/p"].access is Access.READ_ONLY
+    assert "cannot read it" in by_path[f"{place}/p"].reason
+    assert by_path[f"{place}/q"].access is Access.PRIVATE
 
 
 # --- where namespaces are denied -------------------------------------------------------------------------------------

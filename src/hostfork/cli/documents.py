@@ -247,7 +247,12 @@ def plan(value: Plan) -> Document:
         "policy": text(value.policy),
         "paths": [_path_plan(path) for path in value.paths],
         "nested_mounts": [
-            {**exact("path", mount.path), "filesystem": mount.filesystem, **exact("inside", mount.inside)}
+            {
+                **exact("path", mount.path),
+                "filesystem": mount.filesystem,
+                **exact("inside", mount.inside),
+                "read_only": mount.read_only,
+            }
             for mount in value.nested_mounts
         ],
         "endpoints": [
@@ -367,6 +372,8 @@ def _rule(value: Rule) -> Document:
         "place": text(value.place),
         "mechanism": value.mechanism.value if value.mechanism else None,
         "guarantee": value.guarantee.value if value.guarantee else None,
+        "lesser": [guarantee.value for guarantee in value.lesser],
+        "otherwise": value.otherwise.value if value.otherwise else None,
         "tmpfs_size": value.tmpfs_size,
         "optional": value.optional,
     }

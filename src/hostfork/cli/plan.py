@@ -9,6 +9,7 @@ from hostfork.cli import candidates
 from hostfork.cli.asking import request_from
 from hostfork.cli.look import Look, columns, harmless, pad, size, wrapped
 from hostfork.cli.manual import LOOK, STATE, Example, Manual
+from hostfork.cli.merging import joined, merged_notices, merged_refusals
 from hostfork.cli.options import CONTEXT, RULES
 from hostfork.cli.output import Output
 from hostfork.cli.verb import options, verb
@@ -72,8 +73,8 @@ def plan_lines(plan: Plan, look: Look) -> list[str]:
     ], look)  # fmt: skip
     lines += _labelled("owned by", [_owner(plan, look)], look)
     lines += _labelled("private storage", [look.path(plan.pool)] if _stores(plan) else [], look)
-    lines += _labelled("weaker", [harmless(notice.sentence) for notice in plan.notices if notice.kind.weaker], look)
-    lines += _labelled("note", [harmless(notice.sentence) for notice in plan.notices if not notice.kind.weaker], look)
+    for label, weaker in (("weaker", True), ("note", False)):
+        lines += _labelled(label, [harmless(sentence) for sentence in merged_notices(plan, weaker=weaker)], look)
     lines += _labelled("refused", _refusals(plan, look), look)
     return lines
 
@@ -85,17 +86,16 @@ def _stores(plan: Plan) -> bool:
 def _path_lines(plan: Plan, look: Look) -> list[str]:
     """One line for each rule; beneath it, what of the host is put back inside it."""
     rows: list[tuple[str, str, str, str, str]] = []
-    shown: set[str] = set()
-    for path in plan.paths:
-        if path.automatic:
-            continue
+    named = [path for path in plan.paths if not path.automatic]
+    insides: dict[str, list[NestedMount | EndpointPlan]] = {}
+    put_back: list[NestedMount | EndpointPlan] = [*plan.nested_mounts, *plan.endpoints]
+    for inside in put_back:
+        around = [path.path for path in named if _is_inside(inside.path, path.path)]
+        insides.setdefault(max(around, key=len, default=""), []).append(inside)
+    for path in named:
         rows.append(_path_row(path, look))
-        insides: list[NestedMount | EndpointPlan] = [*plan.nested_mounts, *plan.endpoints]
-        for inside in insides:
-            if inside.path not in shown and _is_inside(inside.path, path.path):
-                shown.add(inside.path)
-                rows.append(_inside_row(inside, look))
-    rows += [_inside_row(endpoint, look, "") for endpoint in plan.endpoints if endpoint.path not in shown]
+        rows += [_inside_row(inside, look) for inside in insides.get(path.path, ())]
+    rows += [_inside_row(inside, look, "") for inside in insides.get("", ())]
     widths = [max((columns(row[index]) for row in rows), default=0) for index in range(5)]
     return ["  ".join(pad(cell, widths[index]) for index, cell in enumerate(row)).rstrip() for row in rows]
 
@@ -131,7 +131,8 @@ def _same_word(written: str, path: str) -> bool:
 def _inside_row(inside: NestedMount | EndpointPlan, look: Look, indent: str = "  ") -> tuple[str, str, str, str, str]:
     shown = indent + look.path(inside.path, 38)
     if isinstance(inside, NestedMount):
-        return (shown, "shared", inside.filesystem, "", "host mount beneath, put back")
+        access = Access.READ_ONLY if inside.read_only else Access.SHARED
+        return (shown, access.value, inside.filesystem, "", "host mount beneath, put back")
     who = f"{harmless(inside.process)} ({inside.pid})" if inside.pid else inside.kind.value
     asked = "asked for" if inside.asked else "found alive"
     return (shown, "endpoint", who, "", f"{asked}: acts on the host")
@@ -154,10 +155,10 @@ def _owner(plan: Plan, look: Look) -> str:
 
 def _refusals(plan: Plan, look: Look) -> list[str]:
     several = sum(bool(path.refused) for path in plan.paths) > 1
+    written = {path.path: look.path(path.written) for path in plan.paths}
     return [
-        f"{look.path(path.written) + ' ' if several else ''}{refusal.mechanism.value}: {harmless(refusal.reason)}"
-        for path in plan.paths
-        for refusal in path.refused
+        f"{joined([written[path] for path in paths]) + ' ' if several else ''}{kind}: {harmless(reason)}"
+        for paths, kind, reason in merged_refusals(plan)
     ]
 
 

@@ -59,9 +59,12 @@ class Teller:
                 self._plan = event.plan
                 if self._verbose:
                     self._tell_others(event.plan)
-                for notice in event.plan.notices:
-                    if notice.kind.weaker:
-                        self.warn(notice.sentence)
+                if any(notice.kind.weaker for notice in event.plan.notices):
+                    from hostfork.cli.merging import merged_notices
+
+                    for sentence, of in merged_notices(event.plan, weaker=True).items():
+                        self.warn(sentence)
+                        self._said.update(of)
             case PreparedPath():
                 self._clear()
                 if self._verbose:

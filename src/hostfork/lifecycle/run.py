@@ -22,8 +22,10 @@ from hostfork.lifecycle.store import Store, home_folder, state_folder
 from hostfork.policy.command import resolve_command
 from hostfork.policy.load import load
 from hostfork.policy.plan import Plan, make_plan, sources
-from hostfork.storage.choose import choose
-from hostfork.vocabulary import Access
+from hostfork.policy.rules import Rule
+from hostfork.storage.choose import Choice, choose
+from hostfork.storage.contract import Source
+from hostfork.vocabulary import Access, Prefer
 from hostfork.workload import launch
 from hostfork.workload.watch import SignalSource
 
@@ -59,10 +61,18 @@ def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
         check_quiesce(policy.quiesce)
     facts = host_facts(policy, request, helper)
     choices = {
-        source.path: choose(
-            source, facts.pool, rule.mechanism, rule.guarantee, prefer=policy.prefer, elsewhere=request.relocated
-        )
+        source.path: _choose(rule, source, facts.pool, policy.prefer, request.relocated)
         for rule, source in sources(policy, facts)
         if rule.access is Access.PRIVATE
     }
     return make_plan(policy, facts, choices, relocated=request.relocated)
+
+
+def _choose(rule: Rule, source: Source, pool: str, prefer: Prefer, elsewhere: bool) -> Choice:
+    """What serves a rule: for the first of its guarantees that can be had, with what was refused for those before."""
+    choice = choose(source, pool, rule.mechanism, rule.guarantee, prefer=prefer, elsewhere=elsewhere)
+    for guarantee in rule.lesser:
+        if choice.offer is None:
+            lesser = choose(source, pool, None, guarantee, prefer=prefer, elsewhere=elsewhere)
+            choice = Choice(lesser.offer, tuple(dict.fromkeys(choice.refused + lesser.refused)))
+    return choice

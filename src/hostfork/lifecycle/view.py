@@ -41,7 +41,7 @@ def attaches(plan: Plan, record: Record, fork: ForkFolder) -> tuple[Attach, ...]
     """Every mount of the view. Makes the mount points that fresh trees lack. Raises StorageError."""
     wanted = _of_paths(plan, record, fork)
     wanted += [
-        _Wanted(mount.path, Keep(mount.path), False, True, mount.device, mount.inode, mount.folder)
+        _Wanted(mount.path, Keep(mount.path), mount.read_only, True, mount.device, mount.inode, mount.folder)
         for mount in plan.nested_mounts
     ]
     wanted += [_Wanted(end.path, Bind(end.path), False, True, end.device, end.inode, False) for end in plan.endpoints]

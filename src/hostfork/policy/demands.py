@@ -122,12 +122,12 @@ def unsupported(rule: Rule, path: str, choice: Choice) -> StorageError:
     if rule.mechanism is not None:
         what = _DONE_BY[rule.mechanism]
     else:
-        what = _PROMISED[rule.guarantee or Guarantee.INDEPENDENT]
+        what = _PROMISED[(rule.guarantee, *rule.lesser)[-1] or Guarantee.INDEPENDENT]
     refused = {one.mechanism for one in choice.refused}
     nearest = []
     if Mechanism.COPY not in refused and rule.mechanism is not Mechanism.COPY:
         nearest.append(f"--private {join_private(rule.written, Mechanism.COPY)} copies it once")
-    if Mechanism.OVERLAY not in refused and rule.guarantee is not Guarantee.LIVE:
+    if Mechanism.OVERLAY not in refused and Guarantee.LIVE not in (rule.guarantee, *rule.lesser):
         live = join_private(rule.written, Guarantee.LIVE)
         nearest.append(f"--private {live} is instant, host changes show through")
     if any(one.skippable for one in choice.refused):

@@ -12,6 +12,8 @@
     path = "~/proj"            # absolute or from ~; patterns (`*`, `?`, `[…]`) are expanded once, `[*]` is a plain `*`
     access = "private"         # private, read-only, shared, scratch, hidden
     mechanism = "reflink"      # or guarantee = "independent"; only for private
+    guarantee = ["snapshot", "live"]    # or the first of these that can be had here
+    otherwise = "read-only"    # what a private path is where it cannot be private; else that is refused
     tmpfs-size = "512M"        # only for scratch
     optional = true            # passed over where it does not exist
 
@@ -74,7 +76,13 @@ _TOP = {
     "quiesce",
     "ssh",
 }
-_RULE = {"path", "access", "mechanism", "guarantee", "tmpfs-size", "optional"}
+_RULE = {"path", "access", "mechanism", "guarantee", "otherwise", "tmpfs-size", "optional"}
+_ONLY = {
+    "mechanism": Access.PRIVATE,
+    "guarantee": Access.PRIVATE,
+    "otherwise": Access.PRIVATE,
+    "tmpfs-size": Access.SCRATCH,
+}
 
 Key = tuple[str | int, ...]
 
@@ -250,7 +258,7 @@ def _rule(document: Document, table: dict[str, Any], key: Key) -> list[Rule]:
         if name not in table:
             raise document.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} has no {name}", key)
     access = document.word(table["access"], Access, (*key, "access"))
-    for name, only in (("mechanism", Access.PRIVATE), ("guarantee", Access.PRIVATE), ("tmpfs-size", Access.SCRATCH)):
+    for name, only in _ONLY.items():
         if name in table and access is not only:
             raise document.error(Code.POLICY_BAD_VALUE, f"{name} is only for {only.value} rules", (*key, name))
     if "mechanism" in table and "guarantee" in table:
@@ -259,13 +267,37 @@ def _rule(document: Document, table: dict[str, Any], key: Key) -> list[Rule]:
     optional = document.get(table, "optional", bool, False, key)
     written, _ = document.plain(table["path"], (*key, "path"))
     mechanism = document.word(table["mechanism"], Mechanism, (*key, "mechanism")) if "mechanism" in table else None
-    guarantee = document.word(table["guarantee"], Guarantee, (*key, "guarantee")) if "guarantee" in table else None
+    guarantees = _guarantees(document, table["guarantee"], (*key, "guarantee")) if "guarantee" in table else ()
+    otherwise = _otherwise(document, table["otherwise"], (*key, "otherwise")) if "otherwise" in table else None
     size = _size(document, table["tmpfs-size"], (*key, "tmpfs-size")) if "tmpfs-size" in table else None
     place = f"{document.file}: {name_of(key)}"
     return [
-        Rule(access, path, written, place, mechanism, guarantee, size, optional)
+        Rule(
+            access, path, written, place, mechanism, guarantees[0] if guarantees else None, size, optional,
+            lesser=guarantees[1:], otherwise=otherwise,
+        )
         for path in _paths(document, table["path"], (*key, "path"), optional)
-    ]
+    ]  # fmt: skip
+
+
+def _guarantees(document: Document, value: object, key: Key) -> tuple[Guarantee, ...]:
+    """One guarantee, or several in the order in which they are tried."""
+    if not isinstance(value, list):
+        return (document.word(value, Guarantee, key),)
+    found = tuple(document.word(word, Guarantee, (*key, at)) for at, word in enumerate(value))
+    if not found or len(set(found)) < len(found):
+        what = "is empty" if not found else "names one guarantee twice"
+        raise document.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} {what}", key, 'such as ["snapshot", "live"]')
+    return found
+
+
+def _otherwise(document: Document, value: object, key: Key) -> Access:
+    """Only what lets nothing of the host's be written that was to be private."""
+    access = document.word(value, Access, key)
+    if access is not Access.READ_ONLY:
+        hint = f"only {Access.READ_ONLY.value}: nothing that was to be private is ever written on the host instead"
+        raise document.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} cannot be {access.value!r}", key, hint)
+    return access
 
 
 def _size(document: Document, value: object, key: Key) -> int:

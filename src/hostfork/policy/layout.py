@@ -6,7 +6,7 @@ folders are covered by rules that nobody asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hostfork.errors import Code, HostforkError, PolicyError, StorageError
 from hostfork.policy.host import HostFacts, Listener, MountEntry, MountTable, PathFacts
@@ -24,11 +24,15 @@ _COVERING = (Access.PRIVATE, Access.SCRATCH, Access.HIDDEN)
 
 @frozen
 class Placed:
-    """A rule on a resolved path. `automatic`: hostfork's own, not asked for."""
+    """A rule on a resolved path. `automatic`: hostfork's own, not asked for.
+
+    `otherwise`: it was to be private, cannot be here, and is what its rule says for that.
+    """
 
     rule: Rule
     facts: PathFacts
     automatic: bool = False
+    otherwise: bool = False
 
     @property
     def path(self) -> str:
@@ -70,13 +74,14 @@ class Layout:
         return tuple(relative(path, placed.path) for path in outermost(inside, placed.path))
 
 
-def resolve(policy: Policy, facts: HostFacts) -> Layout:
+def resolve(policy: Policy, facts: HostFacts, served: Mapping[str, bool] | None = None) -> Layout:
     """Rules, nested mounts and endpoints in their places.
 
-    Raises PolicyError (`policy.bad-path`, `policy.conflict`) and StorageError (`storage.source`).
+    `served`: whether there is a mechanism for a private path, by resolved path; one that is not there is as the one
+    above it. Raises PolicyError (`policy.bad-path`, `policy.conflict`) and StorageError (`storage.source`).
     """
     known = _known(facts)
-    found = (_place(rule, known[rule.path]) for rule in policy.rules)
+    found = (_place(rule, known[rule.path], served or {}) for rule in policy.rules)
     named = _one_each(placed for placed in found if placed is not None)
     _refuse_own_folders(named, facts)
     table = MountTable(facts.mounts)
@@ -107,7 +112,7 @@ def _known(facts: HostFacts) -> dict[str, PathFacts]:
     return by_path | {one.asked: one for one in facts.paths}
 
 
-def _place(rule: Rule, facts: PathFacts) -> Placed | None:
+def _place(rule: Rule, facts: PathFacts, served: Mapping[str, bool]) -> Placed | None:
     """The rule in its place; None where it may be absent and is. Raises where it cannot be had."""
     if facts.kind is None and rule.optional and facts.errno is not None and _absent(facts.errno):
         return None
@@ -116,6 +121,8 @@ def _place(rule: Rule, facts: PathFacts) -> Placed | None:
     _refuse_kernel_paths(rule, facts.path)
     if facts.kind not in _kinds(rule.access):
         raise _wrong_kind(rule, facts)
+    if rule.otherwise is not None and not (facts.readable and _is_served(facts.path, served)):
+        return Placed(replace(rule, access=rule.otherwise), facts, otherwise=True)
     if rule.access is Access.PRIVATE and not facts.readable:
         raise StorageError(
             Code.STORAGE_SOURCE,
@@ -125,6 +132,12 @@ def _place(rule: Rule, facts: PathFacts) -> Placed | None:
             hint=f"--scratch {rule.written} gives an empty folder at that path",
         )
     return Placed(rule, facts)
+
+
+def _is_served(path: str, served: Mapping[str, bool]) -> bool:
+    """Whether a mechanism serves it, as far as that is known yet."""
+    over = [other for other in served if within(path, other)]
+    return not over or served[max(over, key=len)]
 
 
 def _absent(number: int) -> bool:
@@ -243,20 +256,24 @@ def _with_covers(placed: tuple[Placed, ...], facts: HostFacts, known: dict[str, 
 
 
 def _nested_mounts(layout: Layout, known: dict[str, PathFacts]) -> tuple[NestedMount, ...]:
+    """The host's mounts beneath private paths. Where all but what is named is read-only, so are they."""
     found: list[NestedMount] = []
+    over = layout.over("/")
+    read_only = over is not None and over.access is Access.READ_ONLY
     for placed in layout.placed:
         if placed.access is not Access.PRIVATE:
             continue
         entries = {entry.point: entry for entry in layout.table.beneath(placed.path)}
         own = [point for point in entries if layout.over(point) is placed]
-        found += [_nested(entries[point], known[point], placed.path) for point in outermost(own, placed.path)]
+        for point in outermost(own, placed.path):
+            found.append(_nested(entries[point], known[point], placed.path, read_only))
     return tuple(found)
 
 
-def _nested(entry: MountEntry, facts: PathFacts, inside: str) -> NestedMount:
+def _nested(entry: MountEntry, facts: PathFacts, inside: str, read_only: bool) -> NestedMount:
     # where it cannot be looked at, only a folder can be a FUSE filesystem's root
     folder = facts.kind is None or facts.folder
-    return NestedMount(entry.point, entry.filesystem, folder, facts.device, facts.inode, inside)
+    return NestedMount(entry.point, entry.filesystem, folder, facts.device, facts.inode, inside, read_only)
 
 
 def _endpoints(

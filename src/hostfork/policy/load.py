@@ -143,7 +143,10 @@ def _dump_rule(rule: Rule) -> dict[str, object]:
     if rule.mechanism is not None:
         table["mechanism"] = rule.mechanism.value
     if rule.guarantee is not None:
-        table["guarantee"] = rule.guarantee.value
+        words = [word.value for word in (rule.guarantee, *rule.lesser)]
+        table["guarantee"] = words if rule.lesser else words[0]
+    if rule.otherwise is not None:
+        table["otherwise"] = rule.otherwise.value
     if rule.tmpfs_size is not None:
         from hostfork.policy.options import format_size
 
@@ -224,12 +227,11 @@ def _contradictions(rules: tuple[Rule, ...]) -> None:
 
 def same_effect(one: Rule, other: Rule) -> bool:
     """Whether two rules ask for the same, whatever their paths."""
-    return (one.access, one.mechanism, one.guarantee, one.tmpfs_size) == (
-        other.access,
-        other.mechanism,
-        other.guarantee,
-        other.tmpfs_size,
-    )
+    return _effect(one) == _effect(other)
+
+
+def _effect(rule: Rule) -> tuple[object, ...]:
+    return rule.access, rule.mechanism, rule.guarantee, rule.lesser, rule.otherwise, rule.tmpfs_size
 
 
 def conflict(first: Rule, second: Rule, path: str) -> PolicyError:
@@ -247,10 +249,12 @@ def conflict(first: Rule, second: Rule, path: str) -> PolicyError:
 
 def asked(rule: Rule) -> str:
     """A rule in a few words: `private (reflink)`."""
-    word = rule.mechanism or rule.guarantee
     if rule.tmpfs_size is not None:
         return f"{rule.access.value} (tmpfs)"
-    return rule.access.value if word is None else f"{rule.access.value} ({word.value})"
+    words = [word.value for word in (rule.mechanism, rule.guarantee, *rule.lesser) if word is not None]
+    if rule.otherwise is not None:
+        words.append(rule.otherwise.value)
+    return f"{rule.access.value} ({' or '.join(words)})" if words else rule.access.value
 
 
 def _once(endpoints: tuple[EndpointRule, ...]) -> tuple[EndpointRule, ...]:

@@ -88,6 +88,9 @@ def _of_path(path: PathPlan, placed: Placed, plan: Plan, layout: Layout) -> Iter
     if placed.facts.path != placed.facts.asked:
         sentence = f"{path.written} leads to {path.path}: that is what is {path.access.value}"
         yield Notice(NoticeKind.RESOLVED, sentence, path.path)
+    if placed.otherwise:
+        sentence = f"{path.written}: {path.access.value} {path.reason}"
+        yield Notice(NoticeKind.NOT_PRIVATE, sentence, path.path)
     if path.access is Access.SCRATCH:
         sentence = f"{path.written} starts empty and is dropped at the end, never collected"
         yield Notice(NoticeKind.SCRATCH_DROPPED, sentence, path.path)

@@ -68,8 +68,10 @@ def make_plan(policy: Policy, facts: HostFacts, choices: Mapping[str, Choice], *
     `policy.conflict`, `policy.nothing-private`, `policy.require`, `policy.usage`), HostError (`host.namespaces`) and
     StorageError (`storage.source`, `storage.unsupported`); nothing was made then.
     """
-    layout = resolve(policy, facts)
+    served = {path: choice.offer is not None for path, choice in choices.items()}
+    layout = resolve(policy, facts, served)
     demand_rules(policy, tuple(placed.rule for placed in layout.named))
+    _demand_private(layout, choices)
     if relocated:
         refuse_relocated(layout, choices)
     elif not facts.namespaces.available:
@@ -107,10 +109,19 @@ def make_plan(policy: Policy, facts: HostFacts, choices: Mapping[str, Choice], *
     return notices(plan, layout)
 
 
+def _demand_private(layout: Layout, choices: Mapping[str, Choice]) -> None:
+    """Raise where nothing of what was to be private can be: what its rules say otherwise is not what was meant."""
+    if any(placed.access is Access.PRIVATE for placed in layout.placed):
+        return
+    for placed in layout.placed:
+        if placed.otherwise and placed.path in choices:
+            raise unsupported(placed.rule, placed.path, choices[placed.path])
+
+
 def _path_plan(placed: Placed, layout: Layout, choices: Mapping[str, Choice]) -> PathPlan:
     rule, facts = placed.rule, placed.facts
-    choice = choices[placed.path] if placed.access is Access.PRIVATE else None
-    if choice is not None and choice.offer is None:
+    choice = choices[placed.path] if placed.access is Access.PRIVATE else choices.get(placed.path)
+    if choice is not None and choice.offer is None and not placed.otherwise:
         raise unsupported(rule, placed.path, choice)
     mount = layout.table.mount_of(placed.path)
     return PathPlan(
@@ -134,6 +145,9 @@ def _path_plan(placed: Placed, layout: Layout, choices: Mapping[str, Choice]) ->
 def _reason(placed: Placed, choice: Choice | None) -> str:
     if placed.automatic:
         return "hostfork's own folder, which no command sees"
+    if placed.otherwise:
+        why = "which nothing gives here" if placed.facts.readable else "since this user cannot read it"
+        return f"instead of private, {why}"
     return "" if choice is None or choice.offer is None else choice.offer.reason
 
 

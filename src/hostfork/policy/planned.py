@@ -50,7 +50,7 @@ class EndpointPlan:
 
 @frozen
 class NestedMount:
-    """A host mount beneath a private path that is put back, and shared, with all that is mounted beneath it.
+    """A host mount beneath a private path that is put back with all that is mounted beneath it: shared, or read-only.
 
     `device` and `inode` are 0 where this user may not look at it (another user's FUSE mount): nothing to verify then.
     """
@@ -61,6 +61,7 @@ class NestedMount:
     device: int
     inode: int
     inside: str
+    read_only: bool = False
 
 
 @frozen
@@ -113,6 +114,7 @@ class NoticeKind(Enum):
     LAYERS = ("layers", False)
     UNREADABLE = ("unreadable", False)
     RESOLVED = ("resolved", False)
+    NOT_PRIVATE = ("not-private", False)
     WRITERS = ("writers", False)
     SEVERAL_INSTANTS = ("several-instants", False)
     QUIESCED = ("quiesced", False)
