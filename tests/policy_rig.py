@@ -124,12 +124,12 @@ def facts_of(
     namespaces: Namespaces | Callable[[], Namespaces] = ROOT_NAMESPACES,
     cgroup: CgroupFacts = OWNED,
     search: bool = True,
+    cwd: str = "/",
 ) -> HostFacts:
     """Facts with hostfork's own folders below `base`, unless told otherwise."""
     state = state or f"{base}/own-state"
-    return observe(
-        policy, namespaces=namespaces, cgroup=cgroup, state=state, pool=pool or f"{state}/pool", search=search
-    )
+    pool = pool or f"{state}/pool"
+    return observe(policy, namespaces=namespaces, cgroup=cgroup, state=state, pool=pool, search=search, cwd=cwd)
 
 
 def plan_of(

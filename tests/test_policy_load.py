@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import string
+import tomllib
 from typing import Any
 
 import pytest
@@ -21,7 +22,17 @@ from hostfork.policy.options import (
     split_private,
     split_scratch,
 )
-from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Quiesce, Rule, RuleOptions
+from hostfork.policy.plain import read_plain
+from hostfork.policy.rules import (
+    Default,
+    EndpointRule,
+    EndpointSearch,
+    Environment,
+    Policy,
+    Quiesce,
+    Rule,
+    RuleOptions,
+)
 from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require, Unreadable
 
 HOME = "/home/someone"
@@ -169,7 +180,7 @@ def test_switches_of_options_win_and_add() -> None:
     )
     assert policy.endpoints == (EndpointRule("/w/s", "s", "--endpoint"),)
     assert policy.requires == (Require.CGROUP,)
-    assert policy.environment == Environment(True, (("A", "1"),))
+    assert dataclasses.replace(policy.environment, defaults=()) == Environment(True, (("A", "1"),))
     assert policy.timeout == 5.0
 
 
@@ -545,7 +556,7 @@ def test_a_policy_file_by_its_ending_and_by_home(tmp_path: Any) -> None:
     assert load.load("~/p.toml", RuleOptions(), "/", str(tmp_path)).share_all
 
 
-# --- the plain header is TOML ----------------------------------------------------------------------------------------
+# --- what is read without the parser is TOML --------------------------------------------------------------------------
 
 LINES = st.lists(
     st.sampled_from(
@@ -565,24 +576,40 @@ LINES = st.lists(
             "[x]",
             "description = 'x'",
             "\t",
+            "[[a.b]]",
+            "[[a.c]]",
+            "[[a]]",
+            "[[a.b.c]]",
+            "[[.b]]",
+            "[[a.b] ]",
+            "[[a.b]] # x",
+            "a = 1",
+            "b = 1",
+            'c-d = ["x"]',
+            'c = ["x", "y"]',
+            'c = ["x","y"]',
+            "c = []",
+            'c = ["x", 1]',
+            'c = ["x, y", "]"]',
+            'c."d" = 1',
+            "c = true",
         ]
     ),
-    max_size=4,
+    max_size=6,
 )
 
 
 @given(LINES)
 def test_the_plain_reader_agrees_with_the_parser(lines: list[str]) -> None:
-    import tomllib
-
     text = "\n".join(lines)
-    table = document._header(text)
+    table = read_plain(text)
     if table is not None:
         assert table == tomllib.loads(text)
 
 
 def test_the_default_policy_needs_no_parser() -> None:
-    assert document._header(load.describe("workspace").text) is not None
+    text = load.describe("workspace").text
+    assert read_plain(text) == tomllib.loads(text)
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
@@ -624,6 +651,14 @@ def rules(draw: st.DrawFn) -> Rule:
 
 
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
+CACHES = st.lists(VALUES.map(lambda name: "$" + name), min_size=1, max_size=2).map(tuple)
+DEFAULTS = st.builds(
+    Default,
+    VALUES.filter(lambda name: name and "=" not in name),
+    st.one_of(st.none(), VALUES, NAMES),
+    CACHES,
+    st.lists(VALUES.filter(bool), max_size=2).map(tuple),
+)
 POLICIES = st.builds(
     Policy,
     name=st.just("p"),
@@ -640,6 +675,7 @@ POLICIES = st.builds(
         st.dictionaries(VALUES.filter(lambda name: name and "=" not in name), st.one_of(VALUES, NAMES), max_size=3).map(
             lambda table: tuple(table.items())
         ),
+        st.lists(DEFAULTS, max_size=2).map(tuple),
     ),
     share_all=st.booleans(),
     host_mounts_appear=st.booleans(),

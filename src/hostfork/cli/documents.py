@@ -356,6 +356,15 @@ def policy(value: Policy) -> Document:
         "environment": {
             "clear": value.environment.clear,
             "variables": [[text(name), text(content)] for name, content in value.environment.variables],
+            "defaults": [
+                {
+                    "name": text(default.name),
+                    "value": None if default.value is None else text(default.value),
+                    "caches": words(default.caches),
+                    "marks": words(default.marks),
+                }
+                for default in value.environment.defaults
+            ],
         },
         "share_all": value.share_all,
         "host_mounts_appear": value.host_mounts_appear,

@@ -25,7 +25,7 @@ from hostfork.cli.output import INDENT, PREFIX, Output
 from hostfork.errors import Code
 from hostfork.lifecycle.events import EndedCommand, Event, Planned, PreparedPath, Progress, StartedCommand, Warned
 from hostfork.lifecycle.record import Outcome, Problem, Status
-from hostfork.policy.plan import EndpointPlan, PathPlan, Plan
+from hostfork.policy.plan import EndpointPlan, NoticeKind, PathPlan, Plan
 from hostfork.storage.contract import Lost
 from hostfork.vocabulary import Access
 
@@ -93,6 +93,9 @@ class Teller:
         for path in plan.paths:
             if path.access is not Access.PRIVATE and not path.automatic:
                 self._output.say(f"{self._output.err.path(path.written)}  {path.access.value}")
+        for notice in plan.notices:
+            if notice.kind is NoticeKind.SETTING:
+                self._output.say(harmless(notice.sentence))
 
     def _clear(self) -> None:
         if self._progress:

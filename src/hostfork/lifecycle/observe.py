@@ -15,7 +15,7 @@ from hostfork.vocabulary import Ownership
 from hostfork.workload.launch import Helper
 
 
-def host_facts(policy: Policy, request: Request, helper: Helper) -> HostFacts:
+def host_facts(policy: Policy, request: Request, helper: Helper, cwd: str) -> HostFacts:
     """Everything that a plan depends on. Makes state folder and pool, which mechanisms are tried in.
 
     Raises ViewError where the helper died, ForkError `fork.state`, StorageError `storage.pool`.
@@ -34,6 +34,7 @@ def host_facts(policy: Policy, request: Request, helper: Helper) -> HostFacts:
         cgroup=cgroup(helper),
         state=state,
         pool=pool,
+        cwd=cwd,
     )
 
 

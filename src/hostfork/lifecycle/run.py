@@ -59,7 +59,7 @@ def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
         from hostfork.lifecycle.quiesce import check_quiesce
 
         check_quiesce(policy.quiesce)
-    facts = host_facts(policy, request, helper)
+    facts = host_facts(policy, request, helper, cwd)
     choices = {
         source.path: _choose(rule, source, facts.pool, policy.prefer, request.relocated)
         for rule, source in sources(policy, facts)

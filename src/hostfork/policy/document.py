@@ -25,6 +25,12 @@
     clear = false
     set = { CI = "1" }
 
+    [[environment.default]]    # for a tool that would link from its cache, where that is on another mount
+    name = "UV_LINK_MODE"      # nobody has set it
+    value = "copy"             # without it: the cache's path
+    cache = ["$UV_CACHE_DIR", "~/.cache/uv"]    # the first of which the variable is set must be there
+    marks = ["uv.lock"]        # only where one of these names is in the private path's top, or above the working folder
+
     [process]
     timeout = "10m"            # or seconds
 
@@ -48,7 +54,8 @@ from enum import Enum
 from hostfork.errors import Code, PolicyError
 from hostfork.policy.options import check_quiesce, parse_duration, parse_require, parse_size
 from hostfork.policy.paths import normal
-from hostfork.policy.rules import EndpointRule, EndpointSearch, Environment, Policy, Quiesce, Rule
+from hostfork.policy.plain import read_plain
+from hostfork.policy.rules import Default, EndpointRule, EndpointSearch, Environment, Policy, Quiesce, Rule
 from hostfork.values import frozen
 from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Unreadable
 
@@ -203,9 +210,9 @@ def parse(text: str, file: str, name: str, home: str) -> Policy:
 
 
 def _toml(text: str, file: str) -> dict[str, Any]:
-    header = _header(text)
-    if header is not None:
-        return header
+    plain = read_plain(text)
+    if plain is not None:
+        return plain
     import tomllib
 
     try:
@@ -216,30 +223,6 @@ def _toml(text: str, file: str) -> dict[str, Any]:
         where = words.rpartition("(at line ")[2].split(",")[0]
         place = f"{file}:{where}" if where.isdigit() else file
         raise PolicyError(Code.POLICY_SYNTAX, f"{file} is not valid TOML", place=place, details=(words,)) from error
-
-
-def _header(text: str) -> dict[str, Any] | None:
-    """The table of a text that holds only `schema` and `description` in their plainest form; None for any other.
-
-    The default policy is such a text: reading it so saves the TOML parser's import in every run.
-    """
-    table: dict[str, Any] = {}
-    for line in text.split("\n"):
-        if not line or (line.startswith("# ") and line.isprintable()):
-            continue
-        name, mark, value = line.partition(" = ")
-        if name == "schema" and value.isascii() and value.isdigit() and value[0] != "0" and name not in table:
-            table[name] = int(value)
-        elif name == "description" and mark and _plain_string(value) and name not in table:
-            table[name] = value[1:-1]
-        else:
-            return None
-    return table
-
-
-def _plain_string(value: str) -> bool:
-    inner = value[1:-1]
-    return value[:1] == value[-1:] == '"' and len(value) > 2 and not {'"', "\\"} & set(inner) and inner.isprintable()
 
 
 def _rules(document: Document, tables: list[Any]) -> tuple[Rule, ...]:
@@ -387,13 +370,44 @@ def _endpoint(document: Document, item: Any, key: Key) -> EndpointRule | None:
 
 
 def _environment(document: Document, table: dict[str, Any]) -> Environment:
-    document.known(table, {"clear", "set"}, ("environment",))
-    values = document.get(table, "set", dict, {}, ("environment",))
+    place: Key = ("environment",)
+    document.known(table, {"clear", "set", "default"}, place)
+    values = document.get(table, "set", dict, {}, place)
     variables = []
     for name, value in values.items():
-        key: Key = ("environment", "set", name)
+        key: Key = (*place, "set", name)
         text, _ = document.plain(value, key)
-        if not name or "=" in name or "\0" in name + text:
-            raise document.error(Code.POLICY_BAD_VALUE, f"{name!r} is no variable of an environment", key)
-        variables.append((name, text))
-    return Environment(document.get(table, "clear", bool, False, ("environment",)), tuple(variables))
+        variables.append(_variable(document, name, text, key))
+    items = document.get(table, "default", list, [], place)
+    defaults = tuple(_default(document, item, (*place, "default", at)) for at, item in enumerate(items))
+    return Environment(document.get(table, "clear", bool, False, place), tuple(variables), defaults)
+
+
+def _variable(document: Document, name: str, text: str, key: Key) -> tuple[str, str]:
+    if not name or "=" in name or "\0" in name + text:
+        raise document.error(Code.POLICY_BAD_VALUE, f"{name!r} is no variable of an environment", key)
+    return name, text
+
+
+def _default(document: Document, item: Any, key: Key) -> Default:
+    if not isinstance(item, dict):
+        raise document.wrong("a table", item, key)
+    document.known(item, {"name", "value", "cache", "marks"}, key)
+    value = document.plain(item["value"], (*key, "value"))[0] if "value" in item else None
+    name, _ = _variable(document, document.get(item, "name", str, "", key), value or "", (*key, "name"))
+    caches = _strings(document, item, "cache", key)
+    for cache in caches:
+        if not cache.startswith(("/", "~/", "$")) or "\0" in cache:
+            hint = "write it from `/`, from `~/`, or from a variable: $XDG_CACHE_HOME/uv"
+            raise document.error(Code.POLICY_BAD_PATH, f"{cache!r} is no place for a cache", (*key, "cache"), hint)
+    marks = _strings(document, item, "marks", key) if "marks" in item else ()
+    return Default(name, value, caches, marks)
+
+
+def _strings(document: Document, table: dict[str, Any], name: str, key: Key) -> tuple[str, ...]:
+    """One string or several, none of them empty."""
+    value = table.get(name)
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not found or not all(isinstance(one, str) and one for one in found):
+        raise document.wrong("a string, or a list of strings", value, (*key, name))
+    return tuple(found)

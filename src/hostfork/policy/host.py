@@ -11,8 +11,8 @@ import stat
 from collections.abc import Callable, Iterable
 
 from hostfork.policy.mounts import MountEntry, MountTable, mount_of, mounts, mounts_beneath
-from hostfork.policy.paths import join
-from hostfork.policy.rules import EndpointSearch, Policy
+from hostfork.policy.paths import beneath, join, within
+from hostfork.policy.rules import Default, EndpointSearch, Policy
 from hostfork.policy.sharing import Listener, OpenFile
 from hostfork.values import frozen
 from hostfork.vocabulary import Access, EntryKind, Ownership
@@ -26,6 +26,7 @@ __all__ = [
     "Namespaces",
     "OpenFile",
     "PathFacts",
+    "Setting",
     "denials",
     "look",
     "mount_of",
@@ -83,6 +84,21 @@ class PathFacts:
 
 
 @frozen
+class Setting:
+    """A default of the policy's that nobody has set, for a cache that is there.
+
+    `cache` is its resolved path, `written` the same for people, from `~`. `folders`: the private path in which the
+    command starts, or else all of them, resolved, as far as a mark of the tool is there, if it has marks.
+    """
+
+    name: str
+    value: str
+    cache: str
+    written: str
+    folders: tuple[str, ...]
+
+
+@frozen
 class HostFacts:
     """Everything about the host that a plan depends on. JSON-able: the plan made from it can be made again."""
 
@@ -108,6 +124,7 @@ class HostFacts:
     """Root's readable system files for ssh clients, where they would look badly owned."""
     limits: tuple[str, ...] = ()
     """Where namespaces are denied: the settings that deny them, as clauses."""
+    settings: tuple[Setting, ...] = ()
 
 
 def observe(
@@ -118,13 +135,14 @@ def observe(
     state: str,
     pool: str,
     search: bool = True,
+    cwd: str = "/",
 ) -> HostFacts:
     """Look at all that a plan for this policy depends on; nothing is changed.
 
     `state` and `pool` are hostfork's folders, there or not yet. `namespaces` as a function is asked last, so that a
     helper can make its trial while this looks at /proc. `search` false leaves out live listeners and open files (for a
-    quick look); a policy with listed endpoints looks for open files alone. Raises HostError (`host.missing`) where the
-    kernel does not tell which sockets there are.
+    quick look); a policy with listed endpoints looks for open files alone. `cwd` is where the command starts, resolved.
+    Raises HostError (`host.missing`) where the kernel does not tell which sockets there are.
     """
     entries = mounts()
     home = os.path.expanduser("~")
@@ -158,6 +176,7 @@ def observe(
         neighbours=neighbours,
         ssh_configs=_ssh_configs() if namespaces.user and policy.ssh_config_copies else (),
         limits=() if namespaces.available else denials(),
+        settings=_settings(policy, roots, home, cwd) if roots else (),
     )
 
 
@@ -223,6 +242,52 @@ def _neighbours(home: str, uid: int) -> tuple[PathFacts, ...]:
     doors = ("/run/docker.sock", "/run/podman/podman.sock", "/run/dbus/system_bus_socket")
     looked = (look(path) for path in (*below_home, "/tmp", "/dev/shm", runtime, *below_runtime, *doors))
     return tuple({facts.path: facts for facts in looked if facts.writable}.values())
+
+
+def _settings(policy: Policy, roots: tuple[str, ...], home: str, cwd: str) -> tuple[Setting, ...]:
+    variables = dict(policy.environment.variables)
+    caller = {} if policy.environment.clear else os.environ
+    there: list[tuple[Default, str]] = []
+    for default in policy.environment.defaults:
+        cache = _cache(default.caches, lambda name: variables.get(name, caller.get(name)), home.rstrip("/"))
+        if cache and os.path.isdir(os.path.join(cwd, cache)):
+            there.append((default, cache))
+    if not there:
+        return ()
+    taken = {name.lower() for name in (*caller, *variables)}  # npm's and pnpm's are taken in any case of letters
+    over = [root for root in roots if within(cwd, root)]
+    near = (max(over, key=len),) if over else roots
+    found: dict[str, Setting] = {}
+    for default, asked in there:
+        folders = tuple(root for root in near if not default.marks or _is_marked(root, cwd, default.marks))
+        if folders and default.name.lower() not in taken:
+            cache = os.path.realpath(os.path.join(cwd, asked))
+            written = "~" + asked[len(home.rstrip("/")) :] if beneath(asked, home) else asked
+            value = cache if default.value is None else default.value
+            found.setdefault(default.name, Setting(default.name, value, cache, written, folders))
+    return tuple(found.values())
+
+
+def _cache(caches: tuple[str, ...], value: Callable[[str], str | None], home: str) -> str:
+    """The first of them of which the variable is set; empty where none is."""
+    for cache in caches:
+        if not cache.startswith("$"):
+            return home + cache[1:] if cache.startswith("~/") else cache
+        name, slash, rest = cache[1:].partition("/")
+        if set_to := value(name):
+            return set_to + slash + rest
+    return ""
+
+
+def _is_marked(root: str, cwd: str, marks: tuple[str, ...]) -> bool:
+    """Whether one of these names is in the private path, or in a folder of it at or above the working folder."""
+    folder = cwd if within(cwd, root) else root
+    while True:
+        if any(os.path.lexists(join(folder, mark)) for mark in marks):
+            return True
+        if folder == root:
+            return False
+        folder = os.path.dirname(folder)
 
 
 def _ssh_configs() -> tuple[PathFacts, ...]:

@@ -15,6 +15,9 @@ def line_of(text: str, key: tuple[str | int, ...]) -> int | None:
     if len(key) > 1 and isinstance(key[1], int) and key[0] == "rule":
         line = _in_table(lines, "[[rule]]", key[1], str(key[2]) if len(key) > 2 else None)
         return line or _in_table(lines, None, 0, "rule")
+    if len(key) > 2 and isinstance(key[2], int) and key[:2] == ("environment", "default"):
+        line = _in_table(lines, "[[environment.default]]", key[2], str(key[3]) if len(key) > 3 else None)
+        return line or _in_table(lines, "[environment]", 0, "default")
     if len(key) > 1 and isinstance(key[0], str) and not isinstance(key[1], int):
         return _in_table(lines, f"[{key[0]}]", 0, str(key[1]))
     return _in_table(lines, None, 0, str(key[0]))

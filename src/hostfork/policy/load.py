@@ -19,7 +19,7 @@ from hostfork.policy.options import (
     parse_unreadable,
 )
 from hostfork.policy.paths import normal
-from hostfork.policy.rules import EndpointRule, Environment, Policy, Rule, RuleOptions
+from hostfork.policy.rules import Default, EndpointRule, Environment, Policy, Rule, RuleOptions
 from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access
 
@@ -80,6 +80,7 @@ def combine(policy: Policy, options: RuleOptions, cwd: str, home: str) -> Policy
         environment=Environment(
             policy.environment.clear or options.environment.clear,
             policy.environment.variables + options.environment.variables,
+            policy.environment.defaults,
         ),
         share_all=policy.share_all or options.share_all,
         timeout=policy.timeout if options.timeout is None else options.timeout,
@@ -124,6 +125,8 @@ def dump(policy: Policy) -> str:
     if policy.environment.variables:
         variables = policy.environment.variables
         environment["set"] = {_dump_name(name): _dump_text(value) for name, value in variables}
+    if policy.environment.defaults:
+        environment["default"] = [_dump_default(default) for default in policy.environment.defaults]
     table["environment"] = environment
     if policy.timeout is not None:
         table["process"] = {"timeout": policy.timeout}
@@ -166,6 +169,12 @@ def _dump_pattern(path: str) -> object:
 
     text = _dump_text(path)
     return glob.escape(text) if isinstance(text, str) else text
+
+
+def _dump_default(default: Default) -> dict[str, object]:
+    value = {} if default.value is None else {"value": _dump_text(default.value)}
+    marks = {"marks": list(default.marks)} if default.marks else {}
+    return {"name": default.name, **value, "cache": list(default.caches), **marks}
 
 
 def _dump_name(name: str) -> str:

@@ -106,6 +106,10 @@ def make_plan(policy: Policy, facts: HostFacts, choices: Mapping[str, Choice], *
         stable=Require.STABLE in policy.requires,
         skip_unreadable=policy.unreadable is Unreadable.SKIP,
     )
+    if facts.settings and not relocated:
+        from hostfork.policy.settings import with_settings
+
+        return with_settings(notices(plan, layout), layout)
     return notices(plan, layout)
 
 

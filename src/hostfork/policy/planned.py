@@ -118,6 +118,7 @@ class NoticeKind(Enum):
     WRITERS = ("writers", False)
     SEVERAL_INSTANTS = ("several-instants", False)
     QUIESCED = ("quiesced", False)
+    SETTING = ("setting", False)
 
 
 @frozen

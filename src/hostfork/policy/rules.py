@@ -52,11 +52,27 @@ class EndpointSearch(Enum):
 
 
 @frozen
+class Default:
+    """A variable that the command gets where nobody has set it, for a tool that would link from its cache.
+
+    It counts where the cache is there and lies on another mount than the private path in which the command works, and
+    where one of `marks` is there, if there are any. `caches`: from `/`, `~/` or a variable; the first of which the
+    variable is set is the cache. `value` None: the cache's path.
+    """
+
+    name: str
+    value: str | None
+    caches: tuple[str, ...]
+    marks: tuple[str, ...] = ()
+
+
+@frozen
 class Environment:
-    """Changes to the caller's environment: `clear` first, then `variables` in order."""
+    """Changes to the caller's environment: `clear` first, then `variables` in order, `defaults` where none is set."""
 
     clear: bool = False
     variables: tuple[tuple[str, str], ...] = ()
+    defaults: tuple[Default, ...] = ()
 
 
 @frozen
