@@ -10,14 +10,27 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from hostfork.baseline.current import current
 from hostfork.helper import syscalls, view
 from hostfork.helper.privileges import make_namespaces, map_identity
 from hostfork.helper.protocol import Attach, Bind, Identity, Overlay
 from hostfork.storage import ioctls
 from hostfork.storage.choose import storage_of
-from hostfork.storage.contract import Source, Storage
-from hostfork.values import frozen
+from hostfork.storage.contract import Prepared, Progress, Source, Storage, Witness
+from hostfork.storage.retained import Retained
+from hostfork.values import frozen, replace
 from hostfork.vocabulary import Guarantee, Mechanism, StorageKind
+
+
+class OverBaseline(Retained):
+    """As a run does it: first the baseline, then what lies over it."""
+
+    def prepare(
+        self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
+    ) -> Prepared:
+        with current(source, pool, progress) as ready:
+            prepared = super().prepare(key, replace(source, retained=ready.generation.path), pool, witness, progress)
+        return replace(prepared, unwritable=ready.facts.unwritable, lost=ready.facts.lost)
 
 
 @frozen
@@ -34,7 +47,7 @@ class Row:
     shares: bool = False
 
     def __str__(self) -> str:
-        return "live" if self.kind is StorageKind.LIVE else self.mechanism.value
+        return {StorageKind.LIVE: "live", StorageKind.RETAINED: "baseline"}.get(self.kind, self.mechanism.value)
 
     @property
     def mechanism(self) -> Mechanism:
@@ -42,7 +55,12 @@ class Row:
 
     @property
     def storage(self) -> Storage:
-        return storage_of(self.kind)
+        return implementation(self.kind)
+
+
+def implementation(kind: StorageKind) -> Storage:
+    """The implementation of a kind, complete."""
+    return OverBaseline() if kind is StorageKind.RETAINED else storage_of(kind)
 
 
 _EVERYWHERE = ("ext4", "btrfs", "xfs", "tmpfs")
@@ -50,6 +68,7 @@ ROWS = (
     Row(StorageKind.COPY, Guarantee.INDEPENDENT, _EVERYWHERE, walks=True),
     Row(StorageKind.LIVE, Guarantee.LIVE, _EVERYWHERE),
     Row(StorageKind.FROZEN, Guarantee.SNAPSHOT, ("btrfs",)),
+    Row(StorageKind.RETAINED, Guarantee.INDEPENDENT, ("ext4", "btrfs", "xfs")),
     Row(StorageKind.BTRFS, Guarantee.SNAPSHOT, ("btrfs",), shares=True),
     Row(StorageKind.REFLINK, Guarantee.INDEPENDENT, ("xfs", "btrfs"), walks=True, shares=True),
 )
@@ -217,7 +236,7 @@ def facts(path: str, times: bool = True) -> dict[bytes, tuple[Any, ...]]:
         attributes: dict[str, Any] = {
             name: os.getxattr(place, name, follow_symlinks=False)
             for name in os.listxattr(place, follow_symlinks=False)
-            if not name.startswith(("user.overlay.", "security.selinux"))
+            if not name.startswith(("user.overlay.", "security.selinux", "trusted.SGI_ACL_"))
         }
         size = entry.st_size if kind == stat.S_IFREG else None
         when = (entry.st_mtime_ns,) if times else ()

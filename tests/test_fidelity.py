@@ -1,5 +1,6 @@
 """Whatever is in a tree comes out of a fork as it went in: through the command line, on every mechanism."""
 
+import base64
 import contextlib
 import json
 import os
@@ -8,14 +9,15 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rigs import Disk, Person
-from storage_cases import build, facts, sample, write
-from test_run import changed, names
+from rigs import Disk, Person, make_home
+from storage_cases import build, facts, make_subvolume, sample, write
+from test_run import changed, make_project, names
 
 Run = Callable[..., Any]
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -268,3 +270,208 @@ def test_a_fuse_mount_of_somebody_elses_is_no_obstacle(
     with fuse(f"{source}/fuse", user):
         hostfork(root, "run", "--rm", "--pool", pool, "--private", source + ":copy", "--", "touch", "z", cwd=source,
                  check=0)  # fmt: skip
+
+
+# --- where home and pool lie ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rig("root")
+def test_a_home_in_a_subvolume_of_roots(hostfork: Run, user: Person, btrfs_disk: Disk) -> None:
+    """A snapshot needs the subvolume's ownership (`@home` is root's): a clone serves, and says why (fact 6)."""
+    top = f"{btrfs_disk.folder(user)}/@home"
+    make_subvolume(top)
+    os.chmod(top, 0o755)
+    home = make_home(top, user.uid, user.gid)
+    user = replace(user, home=home)
+    project = f"{home}/proj"
+    user.call(os.mkdir, project)
+    user.call(build, project)
+    before = user.call(facts, project)
+    plan = json.loads(hostfork(user, "plan", "--private", project, "--json", check=0).stdout)
+    path = next(one for one in plan["paths"] if one["path"] == project)
+    assert (path["mechanism"], path["guarantee"]) == ("reflink", "independent")
+    assert any(one["mechanism"] == "btrfs" and "belongs to user 0" in one["reason"] for one in path["refused"])
+    refused = hostfork(user, "run", "--private", project + ":btrfs", "--", "true", check=125).stderr
+    assert "belongs to user 0" in refused
+    done = hostfork(user, "run", "--name", "h", "--private", project, "--", "sh", "-c", "echo x >>small", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert changed(hostfork, user, "h", project) == {"small": "modified"}
+    hostfork(user, "discard", "h", "--yes", check=0)
+    assert user.call(facts, project) == before
+    # The whole home, which holds the pool.
+    done = hostfork(user, "run", "--name", "h", "--private", home, "--", "sh", "-c", "echo x >x", cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert changed(hostfork, user, "h", home) == {"x": "created"}
+    hostfork(user, "discard", "h", "--yes", check=0)
+
+
+POOLS = ("btrfs", "tmpfs", "overlay")
+
+
+@pytest.fixture(params=POOLS)
+def elsewhere(request: pytest.FixtureRequest, person: Person, ext4_disk: Disk) -> Iterator[str]:
+    """A pool of the person's on another filesystem than the project's, an overlay as inside a container too."""
+    if request.param != "overlay":
+        disk: Disk = request.getfixturevalue(f"{request.param}_disk")
+        pool = os.path.join(disk.folder(person), "pool")
+        person.call(os.mkdir, pool, 0o700)
+        yield pool
+        return
+    with overlay(ext4_disk.folder(person), person) as place:
+        pool = f"{place}/pool"
+        person.call(os.mkdir, pool, 0o700)
+        yield pool
+
+
+@contextlib.contextmanager
+def overlay(folder: str, person: Person) -> Iterator[str]:
+    """An overlay that belongs to somebody, mounted by root as a container engine does it."""
+    for name in ("lower", "upper", "work", "merged"):
+        os.mkdir(f"{folder}/{name}", 0o755)
+        os.chown(f"{folder}/{name}", person.uid, person.gid)
+    layers = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
+    subprocess.run(["mount", "-t", "overlay", "none", f"{folder}/merged", "-o", layers], check=True)
+    try:
+        yield f"{folder}/merged"
+    finally:
+        subprocess.run(["umount", f"{folder}/merged"], check=True)
+
+
+@pytest.mark.rig("root")
+def test_a_pool_on_another_filesystem(hostfork: Run, person: Person, ext4_disk: Disk, elsewhere: str) -> None:
+    """A copy lies there, whole; what needs the source's filesystem is refused by name and copies nothing (CASES 12)."""
+    source, _ = sample(person, ext4_disk)
+    before = person.call(facts, source)
+    there = seen(hostfork, person, source, elsewhere, ":copy")
+    flags_lost = {name for name, fact in before.items() if name in there and there[name][5] != fact[5]}
+    assert flags_lost <= {b"flagged", b"flagged-folder"}
+    for name in before:
+        if name not in flags_lost:
+            assert there[name] == before[name]
+    assert set(there) == set(before)
+    for mode in (":reflink", ":btrfs", ":snapshot"):
+        refused = hostfork(person, "run", "--pool", elsewhere, "--private", source + mode, "--", "true", check=125)
+        assert "code storage.unsupported" in refused.stderr
+    assert [files for _, _, files in os.walk(elsewhere) if files] == []
+    assert person.call(facts, source) == before
+    assert names(hostfork, person) == []
+
+
+@pytest.mark.rig("root")
+def test_inside_a_containers_overlay(hostfork: Run, person: Person, ext4_disk: Disk) -> None:
+    """Home, project and pool on one overlay: a copy by itself; `:live` is refused with the reason, or works."""
+    with overlay(ext4_disk.folder(person), person) as place:
+        someone = replace(person, home=make_home(place, person.uid, person.gid))
+        project = f"{someone.home}/proj"
+        someone.call(os.mkdir, project)
+        someone.call(build, project)
+        before = someone.call(facts, project)
+        done = hostfork(someone, "run", "--name", "c", "--private", project, "--", "sh", "-c", "echo x >>small",
+                        cwd=project)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert changed(hostfork, someone, "c", project) == {"small": "modified"}
+        hostfork(someone, "discard", "c", "--yes", check=0)
+        live = hostfork(someone, "run", "--rm", "--private", project + ":live", "--", "cat", "small")
+        assert live.stdout == "small\n" if live.returncode == 0 else "cannot hold an upper folder" in live.stderr
+        assert someone.call(facts, project) == before
+
+
+# --- the rest of the cases --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("odd", ["a:b,c\\d", "new\nline \udcff", "x:live"])
+def test_odd_names_on_every_mechanism(hostfork: Run, person: Person, way: tuple[Disk, str], odd: str) -> None:
+    """Source, pool and entries with such names (CASES 6)."""
+    disk, mode = way
+    top = os.path.dirname(sample(person, disk, lambda _: None)[0])
+    source, pool = os.path.join(top, odd), os.path.join(top, "p" * 200, odd)
+
+    def make() -> None:
+        os.makedirs(pool, 0o700)
+        make_project(source)
+
+    person.call(make)
+    script = 'echo x >"$1"; mkdir "d$1"; echo y >"d$1/$1"; rm a'
+    done = hostfork(person, "run", "--name", "o", "--pool", pool, "--private", source + mode, "--",
+                    "sh", "-c", script, "sh", odd, cwd=source)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    entries = json.loads(hostfork(person, "diff", "o", "--json", check=0).stdout)["entries"]
+    paths = {base64.b64decode(one["path_bytes"]) if "path_bytes" in one else one["path"].encode() for one in entries}
+    assert paths == {os.fsencode(f"{source}/{name}") for name in ("a", odd, f"d{odd}", f"d{odd}/{odd}")}
+    hostfork(person, "discard", "o", "--yes", check=0)
+
+
+def _read_only(path: str) -> None:
+    os.makedirs(f"{path}/closed/inner")
+    write(f"{path}/closed/inner/file", b"f")
+    write(f"{path}/file", b"f")
+    os.chmod(f"{path}/closed/inner", 0o555)
+    os.chmod(f"{path}/closed", 0o555)
+
+
+def test_all_storage_goes_whatever_its_modes(hostfork: Run, person: Person, way: tuple[Disk, str]) -> None:
+    """Folders of mode 0555, of 0000 made inside, a base file deleted, a used work folder (CASES 22)."""
+    disk, mode = way
+    source, pool = sample(person, disk, _read_only)
+    script = "rm file; mkdir -p new/dark/deep; echo x >new/dark/deep/x; chmod 000 new/dark; chmod 700 closed; echo y >closed/y"
+    for keep in ("--keep", "--rm"):
+        hostfork(person, "run", keep, "--name", "g", "--pool", pool, "--private", source + mode, "--",
+                 "sh", "-c", script, cwd=source, check=0)  # fmt: skip
+        if keep == "--keep":
+            hostfork(person, "discard", "g", "--yes", check=0)
+    hostfork(person, "recover", check=0)
+    left = [name for folder, folders, files in os.walk(pool) for name in (*folders, *files) if folder != pool]
+    assert [name for name in left if not name.startswith((".base", "."))] == []
+    assert names(hostfork, person) == []
+
+
+@pytest.mark.rig("root")
+def test_a_users_subvolumes_inside_a_fork_go_with_it(
+    hostfork: Run, user: Person, make_disk: Callable[..., Disk]
+) -> None:
+    """Without `user_subvol_rm_allowed`; afterwards the list of subvolumes is as before (CASES 11)."""
+    disk = make_disk("btrfs")
+    source, pool = sample(user, disk, lambda path: write(f"{path}/file", b"f"))
+
+    def listed() -> str:
+        return subprocess.run(
+            ["btrfs", "subvolume", "list", disk.path], check=True, capture_output=True, text=True
+        ).stdout
+
+    hostfork(user, "run", "--rm", "--pool", pool, "--private", source + ":btrfs", "--", "true", check=0)
+    before = {line.split(" path ")[1] for line in listed().splitlines()}
+    script = "btrfs subvolume create x && echo y >x/y && btrfs subvolume create x/inner && echo z >x/inner/z"
+    for keep in ("--keep", "--rm"):
+        hostfork(user, "run", keep, "--name", "s", "--pool", pool, "--private", source + ":btrfs", "--",
+                 "sh", "-c", script, cwd=source, check=0)  # fmt: skip
+        if keep == "--keep":
+            assert changed(hostfork, user, "s", source)["x/inner/z"] == "created"
+            hostfork(user, "discard", "s", "--yes", check=0)
+    hostfork(user, "recover", check=0)
+    assert {line.split(" path ")[1] for line in listed().splitlines()} == before
+
+
+@pytest.mark.rig("root")
+@pytest.mark.parametrize("mode", [":copy", ":reflink", ":live"])
+def test_files_of_other_users_and_of_a_group_that_one_is_in(
+    hostfork: Run, user: Person, xfs_disk: Disk, mode: str
+) -> None:
+    """Rewritten, appended to, a file beside, packed: what the plan says of them holds (CASES 13)."""
+    source, pool = sample(user, xfs_disk, make_project)
+    os.chown(f"{source}/a", 4321, user.gid)
+    os.chmod(f"{source}/a", 0o664)
+    os.chown(f"{source}/b", 4321, 7001)
+    os.chmod(f"{source}/b", 0o664)
+    plan = hostfork(user, "plan", "--pool", pool, "--private", source + mode, check=0).stdout
+    assert "show as nobody's" in plan
+    script = "tar -cf /dev/null . && echo beside >beside; echo more >>a; echo new >a; echo more >>b"
+    done = hostfork(user, "run", "--name", "g", "--pool", pool, "--private", source + mode, "--",
+                    "sh", "-c", script, cwd=source)  # fmt: skip
+    found = changed(hostfork, user, "g", source)
+    assert found.pop("beside") == "created"
+    # The group's file can be written as on the host, but for an overlay, of which the plan says so; the other's not.
+    assert found == ({} if mode == ":live" else {"a": "modified"})
+    assert ("too large for defined data type" in done.stderr) == ("too large for defined data type" in plan)
+    assert ("too large for defined data type" in plan) == (mode == ":live")
+    assert "Permission denied" in done.stderr
+    hostfork(user, "discard", "g", "--yes", check=0)

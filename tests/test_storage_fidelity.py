@@ -15,6 +15,7 @@ from hostfork.storage.contract import FullTree, Lost, Offer, Refusal, Removal, S
 from hostfork.vocabulary import Mechanism
 from rigs import Disk, Person
 from storage_cases import (
+    ACCESS,
     APPEND_ONLY,
     IMMUTABLE,
     KEPT_FLAGS,
@@ -171,6 +172,23 @@ def test_what_a_folder_gives_its_files_is_not_given_to_those_that_have_it_not(bt
         tree = f"{pool}/{row}/k/tree"
         assert flags_of(f"{tree}/flagged-folder") == flags_of(f"{source}/flagged-folder")
         assert flags_of(f"{tree}/flagged-folder/plain") == 0
+
+
+def test_attributes_of_one_filesystem_are_not_put_on_another(
+    xfs_disk: Disk, btrfs_disk: Disk, ext4_disk: Disk, person: Person
+) -> None:
+    """XFS shows ACLs by names of its own too; what is Btrfs's alone is named."""
+    pool = ext4_disk.folder(person)
+    source, _ = sample(person, xfs_disk)
+    storage = TAKING[0].storage
+    person.call(storage.prepare, "k", Source(source), pool)
+    listed = person.call(os.listxattr, f"{pool}/copy/k/tree/script")
+    assert set(listed) == {ACCESS} | ({"security.capability"} if person.uid == 0 else set())
+    source, _ = sample(person, btrfs_disk, lambda path: write(f"{path}/file", b"f"))
+    person.call(os.setxattr, f"{source}/file", "btrfs.compression", b"zstd")
+    done = person.call(storage.prepare, "b", Source(source), pool)
+    assert done.lost == (Lost("file", ("btrfs.compression",)),)
+    assert person.call(os.listxattr, f"{pool}/copy/b/tree/file") == []
 
 
 # --- what is root's to give -------------------------------------------------------------------------------------------

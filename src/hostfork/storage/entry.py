@@ -27,6 +27,8 @@ _NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENODATA, errno.EACCES, errno.EPERM, errno
 _LOST_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES)
 _RELABELLED = ("security.selinux", "security.SMACK64")
 """The system's own policy gives new files theirs."""
+_SHOWN_TWICE = ("trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT")
+"""XFS shows root each ACL by such a name too, which on another filesystem would be an attribute like others."""
 
 
 @unique
@@ -278,6 +280,8 @@ def _attributes(place: int | str) -> tuple[tuple[str, bytes], ...]:
         return ()
     found = []
     for name in names:
+        if name in _SHOWN_TWICE:
+            continue
         try:
             found.append((name, os.getxattr(place, name, follow_symlinks=follow)))
         except OSError as error:
