@@ -5,8 +5,8 @@
 HOW says what is killed and when: `times` a warm owner 0 to 20 ms after its start, `group` with its whole process group,
 `calls` the owner at a random call of hostfork's own code, `program` the command line 0 to 20 ms after its start,
 `life` the command line at any time of its life, `keeper` the helper or keeper, `command` the command, `steps` the owner
-before and after each of its steps, one after the other (ROUNDS does not matter), `recover` and `discard` likewise what
-recovers the fork of a killed owner, or throws a kept fork away.
+before and after each of its steps, one after the other (ROUNDS does not matter), `recover`, `discard` and `gc` likewise
+what recovers the fork of a killed owner, throws a kept fork away, or lets it expire.
 Prints one JSON object for each round: what was killed, whether the command had written, what was kept, what was left.
 """
 
@@ -21,7 +21,15 @@ import time
 from functools import partial
 
 from hostfork import api
-from hostfork.lifecycle import changes, export, live, recover, run  # noqa: F401  (a warm owner has all of it)
+from hostfork.lifecycle import (  # noqa: F401  (a warm owner has all of it)
+    changes,
+    expired,
+    export,
+    live,
+    recover,
+    run,
+    uses,
+)
 from hostfork.lifecycle.store import ForkFolder, Store, state_folder
 from hostfork.storage import copy, overlay, scratch  # noqa: F401
 from hostfork.storage.choose import all_keys
@@ -57,9 +65,12 @@ def all_steps(how, project, rule):
         mark = f"{project}.mark{number}"
         if how != "steps":
             in_child(partial(own_run, project, rule, mark, 0), "collect" if how == "recover" else "")
-        if how == "discard":
+        if how in ("discard", "gc"):
             os.unlink(mark)
-        acts = {"steps": partial(own_run, project, rule, mark, 0), "recover": api.recover, "discard": discard_all}
+        if how == "gc":
+            make_old()
+        own = partial(own_run, project, rule, mark, 0)
+        acts = {"steps": own, "recover": api.recover, "discard": discard_all, "gc": api.gc}
         killed = in_child(acts[how], number)
         found = settle(project, mark)
         with open(f"{project}.step") as file:
@@ -76,6 +87,12 @@ def in_child(act, limit):
         act()
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+
+
+def make_old():
+    forks = Store(state_folder()).forks
+    for name in os.listdir(forks):
+        os.utime(f"{forks}/{name}/use", (0, 0))
 
 
 def discard_all():
@@ -108,6 +125,8 @@ def name_steps(limit):
 
     for name in ("save", "note", "remove"):
         counted(ForkFolder, name)
+    for holder, name in ((expired, "write_down"), (uses, "is_pinned")):
+        counted(holder, name)
     for name in ("begin", "commit", "set_aside", "erase"):
         counted(Keys, name)
     for name in ("start", "wait_executed", "finish"):
@@ -317,7 +336,7 @@ def left_behind(project):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("steps", "recover", "discard"):
+    if sys.argv[1] in ("steps", "recover", "discard", "gc"):
         all_steps(*sys.argv[1:4])
     else:
         main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]))

@@ -22,22 +22,34 @@ from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
-    "BrokenFork", "Caller", "ExportForm", "Fork", "ForkProcess", "Keep", "Outcome", "Plan", "Policy", "Reclaiming",
-    "Recovered", "Request", "RuleOptions", "SignalSource", "entries", "fork_names", "plan", "policies", "policy",
-    "policy_text", "reclaiming", "recover", "run",
+    "BrokenFork", "Caller", "Collected", "Expired", "ExportForm", "Fork", "ForkProcess", "Holder", "Keep", "KeepRules",
+    "Outcome", "Overview", "Plan", "Policy", "PoolUse", "Reclaiming", "Recovered", "Request", "RuleOptions",
+    "SignalSource", "entries", "expired", "fork_names", "gc", "gc_in_background", "kept_bytes", "plan", "policies",
+    "policy", "policy_text", "reclaiming", "recover", "run", "usage",
 ]  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hostfork.lifecycle.config import KeepRules
+    from hostfork.lifecycle.expired import Expired
+    from hostfork.lifecycle.expiry import Collected
     from hostfork.lifecycle.fork import BrokenFork, Fork
+    from hostfork.lifecycle.usage import Holder, Overview, PoolUse
+
+
+_LATER = {
+    "BrokenFork": "fork", "Fork": "fork", "Expired": "expired", "Collected": "expiry", "KeepRules": "config",
+    "Holder": "usage", "Overview": "usage", "PoolUse": "usage",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
     """What finished forks need is imported when it is asked for: a run does not pay for it."""
-    if name in ("BrokenFork", "Fork"):
-        from hostfork.lifecycle import fork
+    module = _LATER.get(name)
+    if module is not None:
+        from importlib import import_module
 
-        return getattr(fork, name)
+        return getattr(import_module(f"hostfork.lifecycle.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -87,6 +99,57 @@ def reclaiming() -> tuple[Reclaiming, ...]:
     from hostfork.lifecycle.store import Store, state_folder
 
     return waiting(Store(state_folder()))
+
+
+def usage() -> Overview:
+    """What everything that is kept takes, pool by pool, and how long it is kept. Looks at all of it.
+
+    Raises PolicyError `config.invalid`.
+    """
+    from hostfork.lifecycle.config import config_file, keep_rules
+    from hostfork.lifecycle.store import Store, state_folder
+    from hostfork.lifecycle.usage import overview
+
+    return overview(Store(state_folder()), keep_rules(config_file()))
+
+
+def gc(*, dry_run: bool = False) -> Collected:
+    """Let kept forks go that have expired, and say which; `dry_run`: only say. Raises PolicyError `config.invalid`.
+
+    Runs begin it in the background, at most once an hour.
+    """
+    from hostfork.lifecycle.config import config_file, keep_rules
+    from hostfork.lifecycle.expiry import gc as collect
+    from hostfork.lifecycle.store import Store, state_folder
+
+    return collect(Store(state_folder()), keep_rules(config_file()), dry_run=dry_run)
+
+
+def gc_in_background() -> None:
+    """Begin `gc` in the background, if it began more than an hour ago. Nothing is raised, and nobody waits."""
+    from hostfork.lifecycle.store import Store, state_folder
+
+    store = Store(state_folder())
+    if store.expiry_is_due():
+        from hostfork.lifecycle.expirer import start
+
+        start(store)
+
+
+def expired() -> tuple[Expired, ...]:
+    """The forks that expired, the last first, as far as the list of them goes back."""
+    from hostfork.lifecycle.expired import expired as read
+    from hostfork.lifecycle.store import Store, state_folder
+
+    return read(Store(state_folder()))
+
+
+def kept_bytes() -> tuple[int, int]:
+    """How many forks are kept and what they take together, as their runs measured it. Nothing is walked."""
+    from hostfork.lifecycle.store import Store, state_folder
+    from hostfork.lifecycle.uses import total_known
+
+    return total_known(Store(state_folder()))
 
 
 def fork_names() -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class Code(Enum):
     POLICY_CONFLICT = ("policy.conflict", "two rules contradict each other")
     POLICY_NOTHING_PRIVATE = ("policy.nothing-private", "no rule gives the command anything of its own")
     POLICY_REQUIRE = ("policy.require", "this host cannot keep a promise that was demanded")
+    CONFIG_INVALID = ("config.invalid", "the configuration file cannot be used as it is")
     # what the host offers
     HOST_NAMESPACES = ("host.namespaces", "this host does not let this user make the namespaces that a view needs")
     HOST_MISSING = ("host.missing", "the kernel or host lacks something that is needed")

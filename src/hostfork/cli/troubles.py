@@ -67,6 +67,12 @@ TROUBLES = {
         "take the mechanism that the hint names; `hostfork plan` shows what each path gets and why",
         "leave the demand out, if the weaker promise is enough",
     ),
+    Code.CONFIG_INVALID: _trouble(
+        "`~/.config/hostfork/config.toml` (or that in `$XDG_CONFIG_HOME/hostfork`) has a key that hostfork does not "
+        "know, or a value that it does not take. Until it is put right no fork expires; runs do not read it.",
+        "correct the line that is named; the hint says what stands there",
+        "move the file away: the defaults hold without it",
+    ),
     Code.HOST_NAMESPACES: _trouble(
         "An ordinary user's view needs a user namespace. A limit of 0, an AppArmor rule (Ubuntu 24.04), or a container "
         "around you forbids it. The message names what was tried and the setting.",

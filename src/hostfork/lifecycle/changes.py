@@ -175,6 +175,12 @@ def stored_changes(fork: ForkFolder) -> Changeset | None:
     return read_changeset(path) if os.path.exists(path) else None
 
 
+def only_ignored(changesets: dict[str, Changeset]) -> bool:
+    """Whether there are changes and all of them lie in folders that the project ignores."""
+    changes = [change for changeset in changesets.values() for change in changeset.changes]
+    return bool(changes) and all(change.ignored_by is not None for change in changes)
+
+
 def reduce_storage(record: Record, changesets: dict[str, Changeset]) -> None:
     """Give up what equals the base: keeping a fork costs what changed."""
     for path in private_paths(record):

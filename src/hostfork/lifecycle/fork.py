@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, ForkError, HostforkError, StorageError
-from hostfork.lifecycle import changes
+from hostfork.lifecycle import changes, uses
 from hostfork.lifecycle.record import ForkProcess, PathRecord, Record, observed_activity
 from hostfork.lifecycle.release import await_keeper, close_view, end_writers, erased, members_of, release
 from hostfork.lifecycle.request import ExportForm
@@ -118,11 +118,39 @@ class Fork:
         """How much changed, where that is known without looking."""
         return self.record.counts
 
+    @property
+    def last_use(self) -> float:
+        """When its content was last used, or its command ended: seconds of the clock."""
+        return uses.last_use(self._folder.path, self.record)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it never expires."""
+        return uses.is_pinned(self._folder.path)
+
+    def pin(self, wanted: bool = True) -> bool:
+        """Let it never expire, or expire as others do; says whether that was a change. Raises ForkError."""
+        return uses.pin(self._folder.path, wanted)
+
+    def goes(self) -> float | None:
+        """When it expires if nobody uses it: seconds of the clock; None where it does not. Raises PolicyError."""
+        from hostfork.lifecycle.config import config_file, keep_rules
+        from hostfork.lifecycle.expiry import kept_fork
+
+        if self.activity is not Activity.IDLE:
+            return None
+        return kept_fork(self._folder.path, self.record).goes(keep_rules(config_file()))
+
     def diff(self, paths: Sequence[str] = ()) -> Changeset:
-        """The changes, of all or of these paths and what lies below. Of a running fork: as it is at this moment."""
-        stored = changes.stored_changes(self._folder)
-        if stored is None:
-            stored = changes.joined(changes.collect(self._folder, self.record, lambda _path: None))
+        """The changes, of all or of these paths and what lies below. Of a running fork: as it is at this moment.
+
+        This and all that reads the content counts as a use: the fork does not expire meanwhile, and its time begins
+        anew.
+        """
+        with uses.using(self._folder.path):
+            stored = changes.stored_changes(self._folder)
+            if stored is None:
+                stored = changes.joined(changes.collect(self._folder, self.record, lambda _path: None))
         if not paths:
             return stored
         wanted = [os.path.abspath(path) for path in paths]
@@ -135,22 +163,24 @@ class Fork:
         """The changes as a patch that `git apply` takes, relative to each private path."""
         from hostfork.collect import diff as text
 
-        changeset = self.diff(paths)
-        for path in changes.private_paths(self.record):
-            part = changes.part_of(changeset, path)
-            if part.changes:
-                base, delta, manifest = self._sides(path)
-                yield from text.patch(part.changes, base, delta, path.path, manifest)
+        with uses.using(self._folder.path):
+            changeset = self.diff(paths)
+            for path in changes.private_paths(self.record):
+                part = changes.part_of(changeset, path)
+                if part.changes:
+                    base, delta, manifest = self._sides(path)
+                    yield from text.patch(part.changes, base, delta, path.path, manifest)
 
     def line_counts(self, changeset: Changeset) -> dict[str, tuple[int, int] | None]:
         """Lines added and removed for each path, None where that has no meaning."""
         from hostfork.collect import diff as text
 
         found: dict[str, tuple[int, int] | None] = {}
-        for path in changes.private_paths(self.record):
-            base, delta, manifest = self._sides(path)
-            for change in changes.part_of(changeset, path).changes:
-                found[change.path] = text.line_counts(change, base, delta, path.path, manifest)
+        with uses.using(self._folder.path):
+            for path in changes.private_paths(self.record):
+                base, delta, manifest = self._sides(path)
+                for change in changes.part_of(changeset, path).changes:
+                    found[change.path] = text.line_counts(change, base, delta, path.path, manifest)
         return found
 
     def export(self, destination: str, form: ExportForm) -> ExportReport:
@@ -158,14 +188,16 @@ class Fork:
         from hostfork.lifecycle.export import export
 
         self._must_be_still("exported")
-        return export(self._folder, self.record, self.diff(), destination, form)
+        with uses.using(self._folder.path):
+            return export(self._folder, self.record, self.diff(), destination, form)
 
     def export_tar(self, file: BinaryIO) -> ExportReport:
         """Write the final content as a tar stream."""
         from hostfork.lifecycle.export import export_tar
 
         self._must_be_still("exported")
-        return export_tar(self._folder, self.record, self.diff(), file)
+        with uses.using(self._folder.path):
+            return export_tar(self._folder, self.record, self.diff(), file)
 
     def discard(self) -> tuple[str, ...]:
         """End what still lives of it, throw its changes away, give everything back. Returns what is left.

@@ -176,7 +176,18 @@ class LiveFork:
         self._finished = True
         left = erased(self.record.pool, left)
         self._times.end("release")
-        return self._outcome(found, keep, left)
+        return self._outcome(found, keep, left, size)
+
+    def _measured(self) -> int:
+        """What the kept fork takes, written down beside its record: from now on it is not in use."""
+        from hostfork.lifecycle import uses
+
+        size = sum(
+            storage_of(path.storage).usage(path.key, self.record.pool).bytes
+            for path in changes.private_paths(self.record)
+        )
+        uses.begin(self._folder.path, size)
+        return size
 
     def _keeps(self, found: dict[str, Changeset]) -> bool:
         if self._request.keep is Keep.CHANGES:
@@ -189,9 +200,11 @@ class LiveFork:
         found = bases.remember(self._folder, self.record, found, self._probes)
         changes.store_changes(self._folder, changes.joined(found))
         changes.make_durable(self.record, found)
-        self._record = self._folder.advance(self.record, Activity.IDLE, durable=True)
+        ignored = changes.only_ignored(found)
+        self._record = self._folder.advance(self.record, Activity.IDLE, durable=True, ignored_only=ignored)
         changes.reduce_storage(self.record, found)
 
+        size = self._measured() if keep else 0
     def _keeper(self) -> Helper:
         assert self._helper is not None
         return self._helper
@@ -246,7 +259,7 @@ class LiveFork:
     def _status(self) -> Status:
         return Status(self._exit.exit, self._exit.signal, self._exit.timed_out)
 
-    def _outcome(self, found: dict[str, Changeset], kept: bool, left: Leftovers) -> Outcome:
+    def _outcome(self, found: dict[str, Changeset], kept: bool, left: Leftovers, size: int) -> Outcome:
         paths = tuple(
             PathOutcome(
                 path.path,
@@ -272,11 +285,7 @@ class LiveFork:
             reclaiming=left.reclaiming,
             timings=tuple(self._times.phases),
             notices=tuple(notice.sentence for notice in self._plan.notices if notice.kind.weaker),
-            bytes_kept=sum(
-                storage_of(path.storage).usage(path.key, self.record.pool).bytes
-                for path in changes.private_paths(self.record)
-                if kept and path.mechanism is not None
-            ),
+            bytes_kept=size,
             changes_by_path=changes.counts_by_path(found),
         )
 

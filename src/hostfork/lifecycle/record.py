@@ -131,6 +131,8 @@ class Record:
 
 @frozen
 class ForkProcess:
+    ignored_only: bool = False
+    """There are changes, and all of them lie in folders that the project ignores."""
     """One process of a running fork. `memory`: resident bytes, pages that it shares with others included."""
 
     pid: int

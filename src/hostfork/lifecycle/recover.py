@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from hostfork.collect.changeset import Changeset
 from hostfork.errors import Code, ForkError, HostforkError
-from hostfork.lifecycle import bases, changes, stages
+from hostfork.lifecycle import bases, changes, stages, uses
 from hostfork.lifecycle.pools import forget, is_foreign, pools
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.quiesce import undo_quiescing
@@ -142,6 +142,7 @@ def _tidy(folder: ForkFolder, record: Record) -> Recovered | None:
     stored = changes.stored_changes(folder)
     if stored is not None:
         changes.reduce_storage(record, changes.parts_of(stored, record))
+    uses.begin(folder.path)
     if not left:
         folder.note("kept")
     return Recovered(record.name, "what its run left was removed; its changes are kept", left.told)
@@ -176,10 +177,18 @@ def _keep(folder: ForkFolder, record: Record, found: dict[str, Changeset], left:
     changes.store_changes(folder, changeset)
     changes.make_durable(record, found)
     counts, status = changeset.counts(), record.status or _status(folder)
-    record = replace(record, activity=Activity.IDLE, ended=record.ended or now(), counts=counts, status=status)
+    record = replace(
+        record,
+        activity=Activity.IDLE,
+        ended=record.ended or now(),
+        counts=counts,
+        status=status,
+        ignored_only=changes.only_ignored(found),
+    )
     folder.save(record, durable=True)
     changes.reduce_storage(record, found)
     left = erased(record.pool, left, background=False)
+    uses.begin(folder.path)
     if not left:
         folder.note("kept")
     torn = ", the machine went down before they were surely on disk" if record.torn else ""

@@ -43,13 +43,19 @@ def run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | No
         resolve_command(request.command[0], cwd, path, user_namespace=plan.user_namespace)
         tell(events.Planned(plan))
         times.end("plan")
-        with LiveFork(Store(state_folder()).create(request.name), plan, request, tell, times) as fork:
+        store = Store(state_folder())
+        with LiveFork(store.create(request.name), plan, request, tell, times) as fork:
             fork.prepare(cwd, helper)
             fork.launch(caller, signals)
             fork.watch(signals)
-            return fork.finish()
+            outcome = fork.finish()
     finally:
         helper.abandon()
+    if store.expiry_is_due():
+        from hostfork.lifecycle.expirer import start
+
+        start(store)
+    return outcome
 
 
 def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:

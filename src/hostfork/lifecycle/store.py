@@ -4,6 +4,8 @@
                                         journal.jsonl   append-only: what happened, in order
                                         base.N          stat manifest of private path N's base
                                         changes         the changeset, once it is known
+                                        use, pinned     see `uses`
+    $XDG_STATE_HOME/hostfork/expiry/                    its time is when expiry in the background began last
     $XDG_STATE_HOME/hostfork/pool/                      private storage, unless another pool is named
 
 The lock is a flock on the fork's folder, held by the owner. It only serialises; who lives is judged by identity.
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _REMOVED = "rm-"
+_HOUR = 3600.0
 
 
 def state_folder() -> str:
@@ -187,6 +190,7 @@ class Store:
         self.root = root
         self.forks = os.path.join(root, "forks")
         self.pool = os.path.join(root, "pool")
+        self.expiry = os.path.join(root, "expiry")
 
     def create(self, name: str | None) -> ForkFolder:
         """A new, locked fork folder. Raises ForkError `fork.name-taken`, `fork.bad-name`, `fork.state`."""
@@ -294,6 +298,18 @@ class Store:
             for name in os.listdir(self.forks):
                 if name.startswith(_REMOVED):
                     _remove_folder(os.path.join(self.forks, name))
+
+    def expiry_is_due(self) -> bool:
+        """Whether expiry in the background began more than an hour ago; then it counts as begun now.
+
+        Never where nothing was kept yet. One stat, and nothing is raised.
+        """
+        with contextlib.suppress(OSError):
+            if 0 <= time.time() - os.stat(self.expiry).st_mtime < _HOUR:
+                return False
+            os.utime(self.expiry)
+            return True
+        return False
 
     def make_folders(self) -> None:
         """Make the state folder, mode 0700. Raises ForkError `fork.state`.

@@ -128,14 +128,19 @@ def _is_left(aside: Aside, mine: Collection[str]) -> bool:
 
 
 def start(pools: Sequence[str]) -> None:
-    """Start the process that erases what is set aside in these pools. Where it cannot be started others will do it.
+    """Start the process that erases what is set aside in these pools. Where it cannot be started others will do it."""
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reclaimer.py")
+    start_program("-S", program, *pools)
+
+
+def start_program(*arguments: str) -> None:
+    """Start a program of hostfork's that nobody waits for, by the arguments of an isolated Python. Nothing is raised.
 
     It has its own session and none of our descriptors, is no child of ours and stands in no folder of anybody's.
     """
     if not sys.executable:
         return
-    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reclaimer.py")
-    command = [sys.executable, "-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}", program, *pools]
+    command = [sys.executable, "-I", "-X", f"utf8={sys.flags.utf8_mode}", *arguments]
     null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     try:
         # The shell ends at once and leaves it to init: a fork of our own would copy our heap, and stop our threads.
