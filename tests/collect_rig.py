@@ -28,7 +28,10 @@ def _libc(result: int) -> None:
 
 
 def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
-    """In a new mount namespace (and user namespace, for an ordinary user) of this single-threaded process."""
+    """In a new mount namespace (and user namespace, for an ordinary user) of this single-threaded process.
+
+    `lower`: one folder, or several from the top down with colons between them. Without `upper` it is read-only.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     uid, gid = os.geteuid(), os.getegid()
     _libc(libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if uid else 0)))
@@ -37,15 +40,19 @@ def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(text)
     _libc(libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None))
-    options = f"lowerdir={lower},upperdir={upper},workdir={work},userxattr"
+    options = f"lowerdir={lower},userxattr" + (f",upperdir={upper},workdir={work}" if upper else "")
     _libc(libc.mount(b"overlay", os.fsencode(target), b"overlay", ctypes.c_ulong(0), os.fsencode(options)))
 
 
 class OverlayChild:
-    """A child that holds an overlay over `base` in a namespace of its own and calls functions there."""
+    """A child that holds an overlay over `base` in a namespace of its own and calls functions there.
 
-    def __init__(self, folder: str, base: str) -> None:
-        self.base, self.upper, self.merged = base, f"{folder}/upper", f"{folder}/merged"
+    `base`: a folder, or layers from the top down. `written`: with an upper folder; else it shows several layers.
+    """
+
+    def __init__(self, folder: str, base: str | tuple[str, ...], written: bool = True) -> None:
+        self.upper, self.merged = f"{folder}/upper", f"{folder}/merged"
+        lower = base if isinstance(base, str) else ":".join(base)
         for name in (self.upper, self.merged, f"{folder}/work"):
             os.mkdir(name)
         ask, self._asks = os.pipe2(os.O_CLOEXEC)
@@ -55,7 +62,7 @@ class OverlayChild:
             os.close(self._asks)
             os.close(self._answers)
             try:
-                mount_overlay(base, self.upper, f"{folder}/work", self.merged)
+                mount_overlay(lower, self.upper if written else "", f"{folder}/work", self.merged)
                 self._serve(ask, answer)
             finally:
                 os._exit(1)

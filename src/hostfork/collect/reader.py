@@ -13,8 +13,8 @@ class TreeReader:
     """A tree or a stack of layers that is read by relative path. The folders of the last path stay open: read in
     sorted order.
 
-    A root that is missing is an empty tree. `ours`: a private tree, where modes without `r` and `x` are no obstacle.
-    A `Place` is good until the next call.
+    A tree that is missing is an empty one; a layer that is missing is an error. `ours`: a private tree, where modes
+    without `r` and `x` are no obstacle. A `Place` is good until the next call.
     """
 
     def __init__(self, path: Base, ours: bool = False) -> None:
@@ -24,7 +24,7 @@ class TreeReader:
         try:
             self._root = self._root_context.__enter__()
         except CollectError as error:
-            if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            if not isinstance(path, str) or not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
                 raise
             self._root = None
         self._open: list[_Level] = []
