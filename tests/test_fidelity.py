@@ -413,7 +413,7 @@ def test_all_storage_goes_whatever_its_modes(hostfork: Run, person: Person, way:
     """Folders of mode 0555, of 0000 made inside, a base file deleted, a used work folder (CASES 22)."""
     disk, mode = way
     source, pool = sample(person, disk, _read_only)
-    script = "rm file; mkdir -p new/dark/deep; echo x >new/dark/deep/x; chmod 000 new/dark; chmod 700 closed; echo y >closed/y"
+    script = "rm file; mkdir -p new/dark/deep; echo x >new/dark/deep/x; chmod 0 new/dark; chmod 700 closed; >closed/y"
     for keep in ("--keep", "--rm"):
         hostfork(person, "run", keep, "--name", "g", "--pool", pool, "--private", source + mode, "--",
                  "sh", "-c", script, cwd=source, check=0)  # fmt: skip

@@ -169,7 +169,7 @@ class Copier:
         os.utime(out, ns=(found.st_atime_ns, found.st_mtime_ns))
         now, lost = os.fstat(out), _lost_bits(found, wanted)
         same = (now.st_uid, now.st_gid, stat.S_IMODE(now.st_mode)) == (wanted.uid, wanted.gid, wanted.mode)
-        if not same or extra != _NOTHING:
+        if not same or extra is not _NOTHING:
             if (now.st_uid, now.st_gid) != (wanted.uid, wanted.gid):
                 os.fchown(out, wanted.uid, wanted.gid)
             lost += self._set_attributes(out, extra)
@@ -266,7 +266,8 @@ class Copier:
 
 def read_extra(opened: int) -> Extra:
     """Attributes and flags of an open file or folder."""
-    return Extra(_attributes(opened), flags.read(opened) & flags.WATCHED)
+    attributes, found = _attributes(opened), flags.read(opened) & flags.WATCHED
+    return Extra(attributes, found) if attributes or found else _NOTHING
 
 
 def _attributes(place: int | str) -> tuple[tuple[str, bytes], ...]:
