@@ -175,6 +175,7 @@ class LiveFork:
             self._folder.note("kept")
         self._finished = True
         left = erased(self.record.pool, left)
+        size = self._measured() if keep else 0
         self._times.end("release")
         return self._outcome(found, keep, left, size)
 
@@ -204,7 +205,6 @@ class LiveFork:
         self._record = self._folder.advance(self.record, Activity.IDLE, durable=True, ignored_only=ignored)
         changes.reduce_storage(self.record, found)
 
-        size = self._measured() if keep else 0
     def _keeper(self) -> Helper:
         assert self._helper is not None
         return self._helper

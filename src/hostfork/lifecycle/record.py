@@ -127,12 +127,12 @@ class Record:
     counts: Counts | None = None
     torn: bool = False
     """The machine went down before the changes were on disk."""
+    ignored_only: bool = False
+    """There are changes, and all of them lie in folders that the project ignores."""
 
 
 @frozen
 class ForkProcess:
-    ignored_only: bool = False
-    """There are changes, and all of them lie in folders that the project ignores."""
     """One process of a running fork. `memory`: resident bytes, pages that it shares with others included."""
 
     pid: int
