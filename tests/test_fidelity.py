@@ -475,3 +475,63 @@ def test_files_of_other_users_and_of_a_group_that_one_is_in(
     assert ("too large for defined data type" in plan) == (mode == ":live")
     assert "Permission denied" in done.stderr
     hostfork(user, "discard", "g", "--yes", check=0)
+
+
+# --- deeper than a path can say ---------------------------------------------------------------------------------------
+
+LEVELS, NAME = 300, "twenty-letters-long-"
+
+
+def _down(top: str, make: bool) -> None:
+    """Go down to the bottom of a chain of folders, step by step: its path is longer than PATH_MAX."""
+    os.chdir(top)
+    for _ in range(LEVELS):
+        if make:
+            os.mkdir(NAME)
+        os.chdir(NAME)
+
+
+def _deep(top: str) -> None:
+    _down(top, make=True)
+    write("bottom", b"b\n")
+
+
+def _at_the_bottom(top: str) -> dict[str, bytes]:
+    _down(top, make=False)
+    return {name: Path(name).read_bytes() for name in os.listdir(".")}
+
+
+@pytest.fixture
+def deep(way: tuple[Disk, str], person: Person) -> Iterator[tuple[str, str]]:
+    """A tree of 300 folders in each other, and a pool."""
+    source, pool = sample(person, way[0], _deep)
+    yield source, pool
+    subprocess.run(
+        ["rm", "-rf", *(f"{os.path.dirname(source)}/{name}" for name in ("source", "whole", "part"))], check=True
+    )
+
+
+def test_a_tree_deeper_than_a_path(hostfork: Run, person: Person, way: tuple[Disk, str], deep: tuple[str, str]) -> None:
+    """Taken, worked in, compared, exported, released: nothing of hostfork's needs a whole path."""
+    source, pool = deep
+    script = (
+        f"import os\nfor _ in range({LEVELS}): os.chdir({NAME!r})\n"
+        "print(open('bottom').read(), end='')\nopen('bottom', 'a').write('more\\n')\nopen('new', 'w').write('n')"
+    )
+    done = hostfork(person, "run", "--name", "d", "--pool", pool, "--private", source + way[1], "--",
+                    sys.executable, "-c", script, cwd=source)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "b\n"), done.stderr
+    bottom = "/".join([source, *[NAME] * LEVELS])
+    assert len(bottom) > 4096
+    entries = json.loads(hostfork(person, "diff", "d", "--json", check=0).stdout)["entries"]
+    assert {entry["path"]: entry["change"] for entry in entries} == {
+        f"{bottom}/bottom": "modified", f"{bottom}/new": "created",
+    }  # fmt: skip
+    top = os.path.dirname(source)
+    hostfork(person, "export", "d", f"{top}/whole", check=0)
+    hostfork(person, "export", "d", f"{top}/part", "--changes-only", check=0)
+    for target in ("whole", "part"):
+        assert person.call(_at_the_bottom, f"{top}/{target}") == {"bottom": b"b\nmore\n", "new": b"n"}
+    assert person.call(_at_the_bottom, source) == {"bottom": b"b\n"}
+    hostfork(person, "discard", "d", "--yes", check=0)
+    assert names(hostfork, person) == []

@@ -5,6 +5,7 @@ Which way they are found follows from where the storage says the content lies, n
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 
@@ -150,8 +151,9 @@ def make_durable(record: Record, changesets: dict[str, Changeset]) -> None:
         for path in private_paths(record):
             root = delta_of(content_of(record, path))
             for change in changesets[path.path].changes:
-                if change.kind is EntryKind.FILE and change.change is not ChangeKind.DELETED:
-                    _fsync(root + change.path[len(path.path) :])
+                is_there = change.kind is EntryKind.FILE and change.change is not ChangeKind.DELETED
+                if is_there and not _fsync(root + change.path[len(path.path) :]):
+                    return _sync_pool(record.pool)
     except OSError as error:
         raise StorageError(
             Code.STORAGE_FAILED, f"the changes of {record.name} could not be put on disk", step="sync",
@@ -227,13 +229,16 @@ def _sync_pool(path: str) -> None:
         os.close(pool)
 
 
-def _fsync(path: str) -> None:
-    """The file may have been made unreadable by its own mode; root and owner still reach the disk by syncing later."""
+def _fsync(path: str) -> bool:
+    """False where the file cannot be opened: its own mode forbids that, or it lies deeper than a path can say."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except PermissionError:
-        return
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.ENAMETOOLONG):
+            raise
+        return False
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    return True
