@@ -36,7 +36,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "collect": BASIC | HELPER_DOOR,
     # A plan is made of offers, so policy sees storage's contract; it never sees a mechanism.
     "policy": BASIC | HELPER_DOOR | {"storage.contract", "storage.choose"},
-    "lifecycle": BASIC | HELPER_DOOR | {"policy", "storage", "workload", "collect"},
+    # A baseline is storage that is compared with its source: neither of both packages can make one alone.
+    "baseline": BASIC | HELPER_DOOR | {"storage", "collect"},
+    "lifecycle": BASIC | HELPER_DOOR | {"policy", "storage", "workload", "collect", "baseline"},
     "api": BASIC | {"lifecycle", "policy", "storage", "workload", "collect"},
     # Only the command line touches signals, and ctypes stand in helper.syscalls.
     "cli": BASIC | {"api"} | VALUES | HELPER_DOOR,

@@ -210,7 +210,7 @@ def test_remove_twice(storage: Storage, disk: Disk, person: Person) -> None:
     removed, again, left = person.call(life)
     assert removed in (Removal.GONE, Removal.RECLAIMING)
     assert (again, left) == (Removal.GONE, ())
-    assert [names for _, *names in os.walk(pool)][1:] == [[[], []]]
+    assert kept_in(pool) == []
 
 
 def test_remove_before_anything(storage: Storage, one_disk: Disk, person: Person) -> None:
@@ -344,9 +344,9 @@ def test_sigkill_leaves_only_what_keys_reports(
     """Killed at the entry of a call of prepare or remove; then `keys` knows all that is there, `remove` cleans it."""
     source, pool = sample(person, one_disk)
     program = (
-        "import sys\nfrom hostfork.storage.choose import storage_of\nfrom hostfork.storage.contract import Source\n"
-        "from hostfork.vocabulary import StorageKind\n"
-        "storage = storage_of(StorageKind(sys.argv[1]))\n"
+        "import sys\nsys.path.insert(0, sys.argv[4])\n"
+        "from hostfork.storage.contract import Source\nfrom hostfork.vocabulary import StorageKind\n"
+        "from storage_cases import implementation\nstorage = implementation(StorageKind(sys.argv[1]))\n"
         "storage.prepare('k', Source(sys.argv[2]), sys.argv[3])\nstorage.remove('k', sys.argv[3])\n"
     )
     calls = {"mkdir": "mkdir,mkdirat", "rename": "rename,renameat,renameat2"}.get(call, call)
@@ -360,7 +360,8 @@ def test_sigkill_leaves_only_what_keys_reports(
         "-e",
         f"inject={calls}:signal=SIGKILL:when={when}",
     ]
-    done = person.run([*command, sys.executable, "-c", program, row.kind.value, source, pool])
+    here = os.path.dirname(os.path.abspath(__file__))
+    done = person.run([*command, sys.executable, "-c", program, row.kind.value, source, pool, here])
     assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL, 0), done
     # What a key refers to, a base that it shares, is its own as long as it is listed.
     there = [name for name in kept_in(pool) if not name.startswith(".base-")]
@@ -389,7 +390,8 @@ def test_sigkill_during_a_copy(disk: Disk, person: Person, at: int) -> None:
 
 def kept_in(pool: str) -> list[str]:
     """Everything in the folders of a pool's kinds."""
-    return [name for kind in os.listdir(pool) for name in os.listdir(f"{pool}/{kind}")]
+    kinds = [kind for kind in os.listdir(pool) if kind != StorageKind.BASELINE.value]  # what is retained is no fork's
+    return [name for kind in kinds for name in os.listdir(f"{pool}/{kind}")]
 
 
 def test_an_interrupt_leaves_nothing(walking: Storage, one_disk: Disk, person: Person) -> None:
@@ -424,7 +426,7 @@ def test_guarantees_say_what_a_fork_can_do(row: Row, storage: Storage, one_disk:
 
     assert person.call(fork) == (offer.guarantees.folder_rename, offer.guarantees.hard_links)
     assert offer.guarantees.guarantee is row.guarantee
-    kept = row.guarantee is Guarantee.SNAPSHOT
+    kept = row.guarantee is Guarantee.SNAPSHOT or row.kind is StorageKind.RETAINED
     assert offer.guarantees.base_content is (BaseContent.KEPT if kept else BaseContent.WHILE_SOURCE_UNCHANGED)
 
 

@@ -32,7 +32,8 @@ def test_it_is_what_overlay_by_name_means(btrfs_disk: Disk, ext4_disk: Disk, per
     assert isinstance(storage_of(StorageKind.FROZEN), Frozen)
     other, other_pool = sample(person, ext4_disk)
     choice = person.call(choose, Source(other), other_pool, Mechanism.OVERLAY)
-    assert choice.offer is None
+    assert choice.offer is not None
+    assert choice.offer.kind is StorageKind.RETAINED
     assert "nothing frozen to lie over" in choice.refused[0].reason
     assert ":live" in choice.refused[0].reason
 

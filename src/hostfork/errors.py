@@ -38,6 +38,7 @@ class Code(Enum):
     STORAGE_SOURCE = ("storage.source", "the source of a private path cannot be read")
     STORAGE_UNSTABLE = ("storage.unstable", "files kept changing while they were copied")
     STORAGE_NO_SPACE = ("storage.no-space", "the pool has no room for the private copy")
+    STORAGE_LIMIT = ("storage.limit", "the fork takes more storage than it may")
     STORAGE_POOL = ("storage.pool", "the pool folder cannot be used")
     STORAGE_EXISTS = ("storage.exists", "private storage of that key is already there")
     STORAGE_BUSY = ("storage.busy", "private storage is in use")
@@ -55,6 +56,7 @@ class Code(Enum):
     WORKLOAD_CGROUP = ("workload.cgroup", "the process tree cannot be owned by a cgroup")
     WORKLOAD_KEEPER = ("workload.keeper", "the keeper died while the command was running")
     WORKLOAD_SURVIVORS = ("workload.survivors", "processes of the fork could not be ended")
+    WORKLOAD_METER = ("workload.meter", "what holds a fork to its storage limit did not start or ended")
     WORKLOAD_TIMEOUT = ("workload.timeout", "the command ran longer than its time limit")
     WORKLOAD_INTERRUPTED = ("workload.interrupted", "hostfork was interrupted before the command started")
     # what a fork contains
@@ -132,6 +134,10 @@ class HostError(HostforkError):
 
 class StorageError(HostforkError):
     """Private storage could not be made, measured or removed."""
+
+
+class UnfitError(StorageError):
+    """A source holds what the planned mechanism cannot show, as taking it told. It is remembered: plan again."""
 
 
 class ViewError(HostforkError):

@@ -41,14 +41,18 @@ class StorageKind(Enum):
     """An overlay over the source itself."""
     FROZEN = "frozen"
     """An overlay over a read-only snapshot of the source."""
+    RETAINED = "retained"
+    """An overlay over a baseline."""
     SCRATCH = "scratch"
+    BASELINE = "baseline"
+    """Retained trees themselves."""
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """The mechanism that it implements; scratch is none."""
-        if self is StorageKind.SCRATCH:
+        """The mechanism that it implements; what serves no private path has none."""
+        if self in (StorageKind.SCRATCH, StorageKind.BASELINE):
             return None
-        overlays = (StorageKind.LIVE, StorageKind.FROZEN)
+        overlays = (StorageKind.LIVE, StorageKind.FROZEN, StorageKind.RETAINED)
         return Mechanism.OVERLAY if self in overlays else Mechanism(self.value)
 
 

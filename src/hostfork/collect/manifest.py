@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 
 from hostfork.errors import Code, CollectError
 from hostfork.helper.shapes import NamedTuple
 from hostfork.vocabulary import EntryKind
 
-_MAGIC = 0x31_74_61_74_73_66_68_01
+_MAGIC = 0x31_74_61_74_73_66_68_02
 """Also tells the byte order: a manifest is read on the machine that wrote it."""
 
 _COLUMNS = (
@@ -113,10 +113,7 @@ class StatManifestWriter:
             self._root = index
         self._names.append(name)
         device = self._devices.setdefault(source.st_dev, len(self._devices))
-        taken = (device, source.st_mode, source.st_uid, source.st_gid, source.st_nlink)
-        identity = (source.st_ino, source.st_size, source.st_mtime_ns, source.st_ctime_ns)
-        made = (copy.st_ino, copy.st_size, copy.st_mtime_ns, copy.st_ctime_ns, copy.st_mode, copy.st_uid, copy.st_gid)
-        for append, value in zip(self._append, taken + identity + made, strict=True):
+        for append, value in zip(self._append, _row(device, source, copy), strict=True):
             append(value)
 
     def __enter__(self) -> StatManifestWriter:
@@ -129,22 +126,41 @@ class StatManifestWriter:
             self._write()
 
     def _write(self) -> None:
-        import time
-
         order = array("I", (index for indexes in self._folders.values() for index in indexes))
         sizes = array("I", map(len, self._folders.values()))
         names, folders = b"\0".join(self._names), b"\0".join(self._folders)
-        devices = array("Q", self._devices)
-        header = array(
-            "q",
-            (_MAGIC, time.time_ns(), len(self._names), self._root, len(sizes), len(devices), len(names), len(folders)),
-        )
-        parts: list[array[int] | bytes] = [header, devices, *self._columns, order, sizes, names, folders]
-        temporary = self._path + ".new"
-        with open(temporary, "wb") as file:
-            for part in parts:
-                file.write(part)
-        os.rename(temporary, self._path)
+        _write(self._path, self._root, array("Q", self._devices), self._columns, order, sizes, names, folders)
+
+
+def _row(device: int, source: os.stat_result, copy: os.stat_result) -> tuple[int, ...]:
+    """The values of one entry, in the order of the columns."""
+    taken = (device, source.st_mode, source.st_uid, source.st_gid, source.st_nlink)
+    identity = (source.st_ino, source.st_size, source.st_mtime_ns, source.st_ctime_ns)
+    made = (copy.st_ino, copy.st_size, copy.st_mtime_ns, copy.st_ctime_ns, copy.st_mode, copy.st_uid, copy.st_gid)
+    return taken + identity + made
+
+
+def _write(
+    path: str,
+    root: int,
+    devices: array[int],
+    columns: Iterable[array[int]],
+    order: array[int],
+    sizes: array[int],
+    names: bytes,
+    folders: bytes,
+) -> None:
+    import time
+
+    columns = tuple(columns)
+    numbers = (len(columns[0]), root, len(order), len(sizes), len(devices), len(names), len(folders))
+    header = array("q", (_MAGIC, time.time_ns(), *numbers))
+    parts: tuple[array[int] | bytes, ...] = (header, devices, *columns, order, sizes, names, folders)
+    temporary = path + ".new"
+    with open(temporary, "wb") as file:
+        for part in parts:
+            file.write(part)
+    os.rename(temporary, path)
 
 
 class StatManifest:
@@ -195,12 +211,12 @@ class StatManifest:
             place += size
             return column
 
-        magic, closed, count, root, folder_count, device_count, names_size, folders_size = take("q", 8)
+        magic, closed, count, root, named, folder_count, device_count, names_size, folders_size = take("q", 9)
         if magic != _MAGIC or not -1 <= root < count:
             raise ValueError("not a manifest")
         devices = take("Q", device_count)
         columns = {name: take(code, count) for name, code in _COLUMNS}
-        order, sizes = take("I", count - (root >= 0)), take("I", folder_count)
+        order, sizes = take("I", named), take("I", folder_count)
         if place + names_size + folders_size != len(data):
             raise ValueError("wrong size")
         names = os.fsdecode(bytes(data[place : place + names_size])).split("\0") if count else []
@@ -242,6 +258,11 @@ class StatManifest:
             ctime = array("q", (-1 if value >= self._open_until else value for value in ctime))
         return ctime, columns["copy_mtime"], columns["copy_ino"], columns["copy_size"], columns["copy_mode"]
 
+    def stamps(self) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
+        """Columns of the source: ctime, mtime, inode, size, mode. Who sets a ctime to -1 distrusts that entry."""
+        columns = self._columns
+        return columns["ctime"], columns["mtime"], columns["ino"], columns["size"], columns["kind_mode"]
+
     def entry(self, index: int, relative: bytes) -> StatEntry:
         """The entry at `index`, which `names` gave for `relative`."""
         device, *rest = (self._columns[name][index] for name, _ in _COLUMNS)
@@ -263,3 +284,69 @@ class StatManifest:
         for folder in self._folders:
             for name, index in self.names(folder).items():
                 yield self.entry(index, os.fsencode(f"{folder}/{name}" if folder else name))
+
+
+class StatManifestEdit:
+    """A manifest that is changed and saved as another, for the price of the changes. It is not to be used meanwhile."""
+
+    def __init__(self, manifest: StatManifest) -> None:
+        self._manifest = manifest
+        self._columns = [manifest._columns[name] for name, _ in _COLUMNS]
+        self._edited: dict[str, dict[str, int]] = {}
+        self._gone: set[str] = set()
+
+    def put(self, relative: bytes, source: os.stat_result, copy: os.stat_result) -> None:
+        """Add an entry, or replace it: its path below the root, the source's stat, the finished copy's stat."""
+        manifest = self._manifest
+        folder, _, name = os.fsdecode(relative).rpartition("/")
+        known = {} if not relative else self._names(folder)
+        index = known.get(name, len(manifest._names)) if relative else manifest._root
+        try:
+            device = manifest._devices.index(source.st_dev)
+        except ValueError:
+            device = len(manifest._devices)
+            manifest._devices.append(source.st_dev)
+        row = _row(device, source, copy)
+        if index < len(manifest._names):
+            for column, value in zip(self._columns, row, strict=True):
+                column[index] = value
+            return
+        manifest._names.append(name)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+        known[name] = index
+
+    def drop(self, relative: str) -> None:
+        """Remove an entry and all below it."""
+        folder, _, name = relative.rpartition("/")
+        index = self._names(folder).pop(name, None)
+        if index is not None:
+            self._gone.add(relative)
+
+    def _names(self, folder: str) -> dict[str, int]:
+        if folder not in self._edited:
+            self._edited[folder] = {} if self.is_gone(folder) else self._manifest.names(folder)
+        return self._edited[folder]
+
+    def save(self, path: str) -> None:
+        """Write it. Raises OSError."""
+        manifest, order, sizes, folders = self._manifest, array("I"), array("I"), []
+        for folder, (start, end) in manifest._folders.items():
+            if folder not in self._edited and not self.is_gone(folder):
+                order.extend(manifest._order[start:end])
+                sizes.append(end - start)
+                folders.append(folder)
+        for folder, names in self._edited.items():
+            order.extend(names.values())
+            sizes.append(len(names))
+            folders.append(folder)
+        texts = (os.fsencode("\0".join(manifest._names)), os.fsencode("\0".join(folders)))
+        _write(path, manifest._root, manifest._devices, self._columns, order, sizes, *texts)
+
+    def is_gone(self, path: str) -> bool:
+        """Whether that was dropped."""
+        while path and self._gone:
+            if path in self._gone:
+                return True
+            path = path.rpartition("/")[0]
+        return False

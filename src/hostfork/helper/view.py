@@ -74,12 +74,17 @@ def _make_tree(attach: Attach) -> int:
 
 
 def _overlay(tree: Overlay) -> int:
-    """The layers are given as descriptors: a path may be longer than a string of fsconfig or hold `:` and `,`."""
+    """The layers are given as descriptors: a path may be longer than a string of fsconfig or hold `:` and `,`.
+
+    By their numbers, from the folder that has them as names: a string of many longer names would be too long as well.
+    """
     folders = (*tree.lowers, tree.upper, tree.work)
     layers = [os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for folder in folders]
-    *lowers, upper, work = (f"/proc/self/fd/{layer}" for layer in layers)
+    *lowers, upper, work = map(str, layers)
     context = syscalls.fsopen("overlay")
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        os.chdir("/proc/self/fd")
         # The name by which recovery tells this view from others.
         syscalls.fsconfig_string(context, "source", f"hostfork:{os.path.basename(os.path.dirname(tree.upper))}")
         syscalls.fsconfig_string(context, "lowerdir", ":".join(lowers))
@@ -95,7 +100,8 @@ def _overlay(tree: Overlay) -> int:
         said = _kernel_words(context)
         raise OSError(error.errno, said or error.strerror, tree.lowers[0]) from None
     finally:
-        for descriptor in (context, *layers):
+        os.fchdir(here)
+        for descriptor in (here, context, *layers):
             os.close(descriptor)
 
 

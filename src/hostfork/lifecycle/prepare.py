@@ -51,6 +51,7 @@ def new_record(fork: ForkFolder, plan: Plan, request: Request, cwd: str) -> Reco
         same_paths=plan.same_paths,
         cgroup=None if plan.cgroup_parent is None else f"{plan.cgroup_parent}/hostfork-{fork.name}",
         owner=identify(os.getpid()),
+        storage_limit=plan.storage_limit,
     )
 
 
@@ -100,10 +101,12 @@ def _skipped(path: PathRecord, skipped: tuple[str, ...]) -> str:
     return f"left out of {path.written}, since this user cannot read it: {named}"
 
 
-def _prepare_private(fork: ForkFolder, path: PathRecord, plan: Plan, progress: Callable[[int, int], None]) -> Prepared:
+def _prepare_private(fork: ForkFolder, path: PathRecord, plan: Plan, progress: _Progress) -> Prepared:
     assert path.guarantee is not None
     storage, pool = storage_of(path.storage), plan.pool
     source = Source(path.path, path.omit, skip_unreadable=plan.skip_unreadable)
+    if path.storage is StorageKind.RETAINED:
+        return _over_baseline(path, source, pool, progress)
     if path.guarantee.depends_on_source or path.base_content is BaseContent.KEPT:
         return storage.prepare(path.key, source, pool, None, progress)  # the base is the source itself, or stays whole
     from hostfork.collect.manifest import StatManifestWriter
@@ -112,6 +115,19 @@ def _prepare_private(fork: ForkFolder, path: PathRecord, plan: Plan, progress: C
     prepared = storage.prepare(path.key, source, pool, base.witness, progress)
     with as_fork_error("what a private path held at first cannot be written down", fork.path), base:
         return prepared
+
+
+def _over_baseline(path: PathRecord, source: Source, pool: str, progress: _Progress) -> Prepared:
+    """Make the baseline of the source equal to it, and storage over that."""
+    from hostfork.baseline.current import current
+
+    with current(source, pool, progress, progress.waiting) as ready:
+        there = replace(source, retained=ready.generation.path)
+        prepared = storage_of(path.storage).prepare(path.key, there, pool)
+    return replace(
+        prepared, files=ready.files, bytes_copied=ready.bytes, seconds=prepared.seconds + ready.seconds,
+        unwritable=ready.facts.unwritable or prepared.unwritable, lost=ready.facts.lost,
+    )  # fmt: skip
 
 
 def _check_kept(path: PathRecord, planned: Guarantee, kept: Guarantee | None) -> None:
@@ -143,6 +159,10 @@ class _Progress:
         if self._files is None and time.monotonic() > self._count_from:
             self._count()
         self._tell(Progress(self._path.path, files, done, self._files, self._bytes or None))
+
+    def waiting(self) -> None:
+        """Another process is making the baseline of this path."""
+        self._tell(Warned(f"waiting for another run, which is making the baseline of {self._path.written}"))
 
     def _count(self) -> None:
         if self._tally is None:

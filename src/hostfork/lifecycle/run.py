@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 
+from hostfork.errors import UnfitError
 from hostfork.lifecycle import events
 from hostfork.lifecycle.context import Caller, check_descriptors
 from hostfork.lifecycle.live import LiveFork, Times
@@ -25,13 +26,21 @@ from hostfork.policy.plan import Plan, make_plan, sources
 from hostfork.policy.rules import Rule
 from hostfork.storage.choose import Choice, choose
 from hostfork.storage.contract import Source
-from hostfork.vocabulary import Access, Prefer
+from hostfork.vocabulary import Access, Mechanism, Prefer
 from hostfork.workload import launch
 from hostfork.workload.watch import SignalSource
 
 
 def run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | None) -> Outcome:
     """Run one command in a fork of its own. Raises HostforkError; then nothing was started, or its changes are kept."""
+    try:
+        return _run(request, tell, caller, signals)
+    except UnfitError:
+        # Nothing was made, and it is remembered: the next plan says another mechanism, or that there is none.
+        return run(request, tell, caller, signals)
+
+
+def _run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | None) -> Outcome:
     times = Times()
     helper = launch.take_helper()
     helper.late = lambda why: tell(events.Warned(why))
@@ -66,19 +75,26 @@ def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
 
         check_quiesce(policy.quiesce)
     facts = host_facts(policy, request, helper, cwd)
+    wanted = [(rule, source) for rule, source in sources(policy, facts) if rule.access is Access.PRIVATE]
     choices = {
-        source.path: _choose(rule, source, facts.pool, policy.prefer, request.relocated)
-        for rule, source in sources(policy, facts)
-        if rule.access is Access.PRIVATE
+        source.path: _choose(rule, source, facts.pool, policy.prefer, request.relocated) for rule, source in wanted
     }
-    return make_plan(policy, facts, choices, relocated=request.relocated)
+    if policy.storage_limit is not None:
+        from hostfork.lifecycle.fits import check_fits, counted
+
+        choices = counted(choices, {source.path: source for _, source in wanted})
+    plan = make_plan(policy, facts, choices, relocated=request.relocated)
+    if policy.storage_limit is not None:
+        check_fits(plan, policy.storage_limit)
+    return plan
 
 
 def _choose(rule: Rule, source: Source, pool: str, prefer: Prefer, elsewhere: bool) -> Choice:
-    """What serves a rule: for the first of its guarantees that can be had, with what was refused for those before."""
+    """What serves a rule: the first that it names and that can be had, with what was refused before."""
     choice = choose(source, pool, rule.mechanism, rule.guarantee, prefer=prefer, elsewhere=elsewhere)
-    for guarantee in rule.lesser:
+    for word in rule.lesser:
         if choice.offer is None:
-            lesser = choose(source, pool, None, guarantee, prefer=prefer, elsewhere=elsewhere)
+            mechanism, guarantee = (word, None) if isinstance(word, Mechanism) else (None, word)
+            lesser = choose(source, pool, mechanism, guarantee, prefer=prefer, elsewhere=elsewhere)
             choice = Choice(lesser.offer, tuple(dict.fromkeys(choice.refused + lesser.refused)))
     return choice

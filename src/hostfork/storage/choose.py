@@ -6,6 +6,7 @@ mechanisms, a writable snapshot or clone comes first; preferring memory, an over
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 from hostfork.storage import scratch
@@ -19,11 +20,16 @@ MECHANISMS: dict[StorageKind, tuple[str, str]] = {
     StorageKind.COPY: ("hostfork.storage.copy", "Copy"),
     StorageKind.LIVE: ("hostfork.storage.overlay", "Overlay"),
     StorageKind.FROZEN: ("hostfork.storage.frozen", "Frozen"),
+    StorageKind.RETAINED: ("hostfork.storage.retained", "Retained"),
 }
 """Module and class of each implementation. Modules are loaded when used."""
 
 _NATIVE = (StorageKind.BTRFS, StorageKind.REFLINK, StorageKind.COPY)
-_OVER_NOTHING = "it lies over a frozen snapshot or a baseline, and there is none; `:live` is over the source itself"
+_LONG = 0.5
+"""Seconds. A copy that takes longer is kept as a baseline, over which later forks lie."""
+_PER_FILE, _PER_BYTE = 50e-6, 1e-9
+"""Seconds that a copy takes, about."""
+_NO_BASELINE = "a copy of this takes no longer than comparing a baseline with it; `:live` is over the source itself"
 
 
 @frozen
@@ -49,7 +55,11 @@ def choose(
     """
     refused: list[Refusal] = []
     offer = None
-    for kind in _order(mechanism, guarantee, prefer):
+    anything = mechanism is None and guarantee in (None, Guarantee.INDEPENDENT) and prefer is Prefer.NATIVE
+    order = _order(mechanism, guarantee, prefer)
+    if anything and not elsewhere and _has_baseline(source, pool):
+        order = (*order[:-1], StorageKind.RETAINED, order[-1])
+    for kind in order:
         storage = storage_of(kind)
         answer = storage.probe(source, pool)
         if isinstance(answer, Offer) and elsewhere and not answer.guarantees.elsewhere and mechanism is None:
@@ -62,11 +72,31 @@ def choose(
             offer = answer
             break
         refused.append(answer)
-    anything = mechanism is None and guarantee in (None, Guarantee.INDEPENDENT) and prefer is Prefer.NATIVE
-    if anything and (offer is None or offer.mechanism is Mechanism.COPY):
+    if anything and offer is not None and offer.kind is StorageKind.COPY and StorageKind.RETAINED not in order:
         # People know overlays to be instant: why none was taken is part of the answer.
-        refused.append(Refusal(Mechanism.OVERLAY, _OVER_NOTHING))
+        over: Offer | Refusal = Refusal(Mechanism.OVERLAY, _NO_BASELINE)
+        if _takes_long(offer) and not elsewhere:
+            over = storage_of(StorageKind.RETAINED).probe(source, pool)
+        if isinstance(over, Offer):
+            offer = over
+        else:
+            refused.append(over)
     return Choice(offer, tuple(refused))
+
+
+def _has_baseline(source: Source, pool: str) -> bool:
+    """Whether an earlier run made one: then there is no need to look how large the source is."""
+    if not os.path.isdir(os.path.join(pool, StorageKind.BASELINE.value)):
+        return False
+    from hostfork.storage.lines import Line
+
+    return Line.of(source, pool).top() is not None
+
+
+def _takes_long(copy: Offer) -> bool:
+    if copy.files_estimate is None or copy.bytes_estimate is None:
+        return True
+    return copy.files_estimate * _PER_FILE + copy.bytes_estimate * _PER_BYTE > _LONG
 
 
 def _order(mechanism: Mechanism | None, guarantee: Guarantee | None, prefer: Prefer) -> tuple[StorageKind, ...]:
@@ -74,10 +104,11 @@ def _order(mechanism: Mechanism | None, guarantee: Guarantee | None, prefer: Pre
     if guarantee is Guarantee.LIVE:
         return (StorageKind.LIVE,)
     if mechanism is not None:
-        return (StorageKind.FROZEN if mechanism is Mechanism.OVERLAY else StorageKind(mechanism.value),)
+        overlays = (StorageKind.FROZEN, StorageKind.RETAINED)
+        return overlays if mechanism is Mechanism.OVERLAY else (StorageKind(mechanism.value),)
     native = _NATIVE[:1] if guarantee is Guarantee.SNAPSHOT else _NATIVE
     if prefer is Prefer.MEMORY:
-        return (StorageKind.FROZEN, *native)
+        return (StorageKind.FROZEN, StorageKind.RETAINED, *native)
     return (*native, StorageKind.FROZEN) if guarantee is Guarantee.SNAPSHOT else native
 
 
@@ -90,6 +121,10 @@ def storage_of(kind: StorageKind) -> Storage:
 
 def owner_of(kind: StorageKind) -> KeyOwner:
     """What removes a key of that kind."""
+    if kind is StorageKind.BASELINE:
+        from hostfork.storage import lines
+
+        return lines
     return scratch if kind is StorageKind.SCRATCH else storage_of(kind)
 
 

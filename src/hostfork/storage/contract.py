@@ -43,6 +43,7 @@ class Source:
     a file becomes an empty stand-in, and neither is shown to the witness. A snapshot of a whole subvolume leaves such a
     folder as it is: a mount covers it in the view, and collecting passes over it. `mounts_beneath` holds the absolute
     paths of the host's mounts beneath it: some mechanisms cannot serve an ordinary user over such a folder.
+    `retained`: the generation of a baseline that is equal to it, a folder in the pool.
     `skip_unreadable`: what this user cannot read below it is left out of a copy or clone, which else is refused.
     """
 
@@ -50,6 +51,7 @@ class Source:
     omit: tuple[str, ...] = ()
     mounts_beneath: tuple[str, ...] = ()
     skip_unreadable: bool = False
+    retained: str | None = None
 
 
 @frozen

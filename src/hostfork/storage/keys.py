@@ -193,6 +193,11 @@ def is_aside(name: str) -> bool:
     return name.startswith(_REMOVE)
 
 
+def aside_name(key: str) -> str:
+    """A name under which something of a key is set aside, which nothing else has."""
+    return f"{_REMOVE}{key}{_AGAIN}{time.time_ns()}-{os.getpid()}"
+
+
 def key_of(aside: str) -> str:
     """The key that was set aside under this name."""
     return aside.removeprefix(_REMOVE).partition(_AGAIN)[0]
@@ -206,7 +211,7 @@ def _moved(name: str, key: str, folder: int) -> str:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        aside = f"{aside}{_AGAIN}{time.time_ns()}-{os.getpid()}"
+        aside = aside_name(key)
         os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
     return aside
 

@@ -60,7 +60,7 @@ class Replicated(Keyed):
         keys = Keys(pool, self.mechanism.value)
         new = keys.begin(key)
         try:
-            replica = self._taken(source, pool, new, witness, progress)
+            replica = self.take_tree(source, pool, new, witness, progress)
             keys.commit(key)
         except HostforkError as error:
             error.details += keys.undo(key)
@@ -112,10 +112,10 @@ class Replicated(Keyed):
         except OSError as error:
             raise failed(f"private storage {key} could not be reduced to its changes", path, error, "reduce") from error
 
-    def _taken(
+    def take_tree(
         self, source: Source, pool: str, new: str, witness: Witness | None, progress: Progress | None
     ) -> Replica:
-        """Make the tree in the folder `new`. Raises StorageError."""
+        """Make the tree as `tree` in the folder `new`, which is ours. Raises StorageError."""
         room = os.open(new, FOLDER)
         try:
             os.mkdir(_LINKS, 0o700, dir_fd=room)

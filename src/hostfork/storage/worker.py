@@ -65,6 +65,10 @@ def _copier(kind: str) -> Copier:
         from hostfork.storage.clone import Cloner
 
         return Cloner()
+    if kind.startswith("lower"):
+        from hostfork.storage import lower
+
+        return lower.LowerCloner() if kind == lower.LowerCloner.kind else lower.LowerCopier()
     from hostfork.storage.entry import Copier
 
     return Copier()

@@ -1,0 +1,1 @@
+"""Baselines: retained trees that many forks start from, and what makes one equal to its source again."""

@@ -1,0 +1,198 @@
+"""A baseline of a source that is equal to it: taken if there is none, else compared by one walk and brought up to date.
+
+    with current(source, pool, progress) as ready:
+        ready.generation        nothing of it changes as long as this lasts, or somebody uses it
+
+What is equal: device, inode, size, mode, mtime and ctime are those at which an entry was taken. A write through a
+mapping that was dirty already moves no ctime until the kernel has written it out. So the source's filesystem is synced
+before it is taken, and what was written since, or shortly before a later walk took it, is `young`: it is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+
+from hostfork.errors import Code, StorageError, UnfitError
+from hostfork.helper.lean import dumps, loads
+from hostfork.helper.syscalls import syncfs
+from hostfork.storage.contract import Lost, Progress, Source, Witness
+from hostfork.storage.copy import Copy
+from hostfork.storage.failures import failed
+from hostfork.storage.lines import Generation, Line
+from hostfork.storage.lower import UNFIT, LowerCopier
+from hostfork.storage.replicated import source_error
+from hostfork.values import frozen
+
+MANIFEST, DURABLE = "manifest", "durable"
+_YOUNG, _FACTS = "young", "facts"
+
+
+@frozen
+class Facts:
+    """What is known about a generation besides its manifest.
+
+    `unwritable`: relative paths that the user cannot write on the host, and so not over it. `lost`: what of the source
+    it could not take. `boot`: the machine's boot in which it was made.
+    """
+
+    unwritable: tuple[str, ...]
+    lost: tuple[Lost, ...]
+    boot: str = ""
+
+    def write(self, generation: Generation) -> None:
+        """Write it into a generation that was begun. Raises OSError."""
+        lost = [[one.path, one.what] for one in self.lost]
+        text = dumps({"unwritable": self.unwritable, "lost": lost, "boot": boot_id()})
+        with open(generation.file(_FACTS), "w", encoding="ascii") as file:
+            file.write(text)
+
+    @classmethod
+    def read(cls, generation: Generation) -> Facts:
+        """Raises OSError, ValueError."""
+        with open(generation.file(_FACTS), encoding="ascii") as file:
+            found = loads(file.read())
+        lost = tuple(Lost(path, tuple(what)) for path, what in found["lost"])
+        return cls(tuple(found["unwritable"]), lost, found["boot"])
+
+
+@frozen
+class Ready:
+    """A generation that is equal to its source. `files` and `bytes` were copied for that."""
+
+    generation: Generation
+    facts: Facts
+    files: int
+    bytes: int
+    seconds: float
+
+
+class LowerCopy(Copy):
+    """A copy that is to be a lower folder."""
+
+    copier = LowerCopier
+
+    def failure(self, at: str, source: Source, pool: str, error: OSError) -> StorageError:
+        if error.errno != UNFIT:
+            return super().failure(at, source, pool, error)
+        return UnfitError(
+            Code.STORAGE_UNSUPPORTED, f"{at} is overlayfs's own, which no overlay can show", step="prepare", path=at,
+            details=(f"so there can be no baseline of {source.path}",),
+            hint=f"--private {source.path}:copy",
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def current(
+    source: Source, pool: str, progress: Progress | None = None, waiting: Callable[[], None] = lambda: None
+) -> Iterator[Ready]:
+    """The baseline of a source, equal to it. `waiting` is told where another process is at it.
+
+    Raises StorageError as a copy does; UnfitError where there can be none.
+    """
+    line = Line.of(source, pool)
+    try:
+        with line.locked(source, waiting):
+            try:
+                ready = _made_equal(line, source, pool, progress)
+            except UnfitError as error:
+                line.is_unfit(os.path.relpath(error.path or source.path, source.path))
+                raise
+            yield ready
+    except OSError as error:
+        raise failed(f"the baseline of {source.path} could not be made", line.path, error, "prepare") from error
+
+
+def _made_equal(line: Line, source: Source, pool: str, progress: Progress | None) -> Ready:
+    start = time.monotonic()
+    line.settle()
+    top = line.top()
+    if top is not None and not is_whole(top):
+        line.drop()
+        top = None
+    if top is not None:
+        from hostfork.baseline.refresh import refreshed
+
+        ready = refreshed(line, top, source, pool, progress)
+        if ready is not None:
+            return ready
+        line.drop()
+    return _taken(line, source, pool, progress, start)
+
+
+def is_whole(generation: Generation) -> bool:
+    """Whether all of it is surely there: it is on disk, or the machine was not started again since it was made."""
+    if os.path.exists(generation.file(DURABLE)):
+        return True
+    try:
+        return Facts.read(generation).boot == boot_id()
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _taken(line: Line, source: Source, pool: str, progress: Progress | None, start: float) -> Ready:
+    """Take all of the source."""
+    from hostfork.collect.manifest import StatManifestWriter
+
+    since = time.time_ns()
+    try:
+        _sync(source.path)
+    except OSError as error:
+        raise source_error(source, error) from error
+    generation, tree, young = line.begin(), line.begin_tree(), set[bytes]()
+    storage = LowerCopy()
+    storage.check(source, pool)
+    with StatManifestWriter(generation.file(MANIFEST)) as manifest:
+        replica = storage.take_tree(source, pool, tree, _noting(manifest.witness, since, young), progress)
+    lost = tuple(Lost(path, what) for path, what in sorted(replica.lost))
+    facts = Facts(tuple(sorted(replica.unwritable)), lost)
+    facts.write(generation)
+    write_young(generation, young)
+    made = line.commit((os.path.basename(tree),))
+    return Ready(made, facts, replica.files, replica.bytes, time.monotonic() - start)
+
+
+def _noting(witness: Witness, since: int, young: set[bytes]) -> Witness:
+    """Note also which entries were written since the source was synced."""
+
+    def noted(relative: bytes, source: os.stat_result, copy: os.stat_result) -> None:
+        witness(relative, source, copy)
+        if stat.S_ISREG(source.st_mode) and source.st_ctime_ns >= since - _TICK:
+            young.add(relative)
+
+    return noted
+
+
+_TICK = 10_000_000
+"""Nanoseconds. Kernels before 6.13 stamp with the last timer tick, 100 Hz at the coarsest."""
+
+
+def read_young(generation: Generation) -> set[bytes]:
+    """The relative paths of what is young in it. Raises OSError."""
+    with open(generation.file(_YOUNG), "rb") as file:
+        return set(file.read().split(b"\0")[:-1])
+
+
+def write_young(generation: Generation, young: set[bytes]) -> None:
+    """Write down what is young in it. Raises OSError."""
+    fresh = generation.file(f"{_YOUNG}.next")
+    with open(fresh, "wb") as file:
+        file.write(b"".join(name + b"\0" for name in young))
+    os.rename(fresh, generation.file(_YOUNG))
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        syncfs(handle)
+    finally:
+        os.close(handle)
+
+
+def boot_id() -> str:
+    """The machine's boot."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()

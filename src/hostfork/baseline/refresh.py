@@ -1,0 +1,415 @@
+"""Bringing a baseline up to date: one stat walk over the source, and a new layer that holds what changed.
+
+Folders are compared one at a time with the manifest of the newest generation. The layer's folders are made when the
+first entry in them is; a folder gets its own metadata when all in it is done. Nothing is made where nothing changed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from hostfork.baseline import current
+from hostfork.baseline.current import Facts, LowerCopy, Ready
+from hostfork.collect.manifest import StatManifest, StatManifestEdit
+from hostfork.errors import CollectError
+from hostfork.helper.shapes import NamedTuple
+from hostfork.storage.contract import Lost, Progress, Source
+from hostfork.storage.entry import Extra, Outcome, Taken, open_quietly, read_extra
+from hostfork.storage.failures import unreadable, unstable
+from hostfork.storage.layering import make_opaque, whiteout
+from hostfork.storage.lines import DEEPEST, TREE, Generation, Line
+from hostfork.storage.lower import LowerCopier
+from hostfork.storage.replicated import source_error
+from hostfork.storage.tree import Descent, FolderMovedError, open_source
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FORMAT, _IS_FOLDER = 0o170000, 0o040000
+_CHUNK = 1 << 18
+_TELL = 256
+
+
+def refreshed(line: Line, top: Generation, source: Source, pool: str, progress: Progress | None) -> Ready | None:
+    """The newest generation, or a new one over it, equal to the source. None where it has to be taken anew.
+
+    Raises StorageError as a copy does. The line's lock must be held.
+    """
+    start = time.monotonic()
+    try:
+        manifest = StatManifest.load(top.file(current.MANIFEST))
+        before = os.lstat(source.path)
+    except (CollectError, FileNotFoundError):
+        return None
+    except OSError as error:
+        raise source_error(source, error) from error
+    if manifest.root < 0 or manifest.entry(manifest.root, b"").dev != before.st_dev or not _stands_in(top, source):
+        return None
+    walk = _Walk(line, top, source, manifest, progress)
+    try:
+        walk.run()
+    except FolderMovedError as error:
+        raise unstable(source.path, (walk.at,)) from error
+    except OSError as error:
+        at = os.path.join(source.path, walk.at) if walk.at else source.path
+        raise LowerCopy().failure(at, source, pool, error) from error
+    if walk.unreadable:
+        raise unreadable(source.path, tuple(sorted(walk.unreadable)))
+    if walk.unstable:
+        raise unstable(source.path, tuple(sorted(walk.unstable)))
+    if walk.layer is None:
+        walk.forget_young()
+        return Ready(top, walk.facts, 0, 0, time.monotonic() - start)
+    if len(top.trees) >= DEEPEST:
+        return None
+    made = walk.commit()
+    return Ready(made, walk.facts, walk.files, walk.bytes, time.monotonic() - start)
+
+
+class _Level:
+    """One folder of the source, and its twin in the layer once that is needed."""
+
+    def __init__(self, name: str, relative: str, found: os.stat_result, is_new: bool) -> None:
+        self.name = name
+        self.relative = relative
+        self.found = found
+        self.is_new = is_new
+        self.extra: Extra | None = None
+        self.twin = -1
+        self.folders: list[tuple[str, os.stat_result, bool, bool]] = []
+        """Those to enter: name, stat, whether it is new, whether its own metadata changed."""
+
+
+class _Touched(NamedTuple):
+    """What of one folder is not as it was. `known` keeps the names that are gone."""
+
+    changed: list[tuple[str, int, os.stat_result]]
+    folders: list[tuple[str, os.stat_result, bool, bool]]
+    known: dict[str, int]
+
+
+class _Walk:
+    """One walk. The lists are final when `run` returns."""
+
+    def __init__(
+        self, line: Line, top: Generation, source: Source, manifest: StatManifest, progress: Progress | None
+    ) -> None:
+        self.files = 0
+        self.bytes = 0
+        self.unreadable: list[str] = []
+        self.unstable: list[str] = []
+        self.at = ""
+        self.layer: str | None = None
+        """The folder of the layer's tree, once there is one."""
+        self._line, self._top, self._source, self._manifest = line, top, source, manifest
+        self._edit = StatManifestEdit(manifest)
+        self._progress = progress
+        self._copier = LowerCopier()
+        self._omit: dict[str, set[str]] = {}
+        for path in source.omit:
+            folder, _, name = path.rpartition("/")
+            self._omit.setdefault(folder, set()).add(name)
+        self._levels: list[_Level] = []
+        self._noted: set[str] = set()
+        self._links: dict[tuple[int, int], str] = {}
+        facts = Facts.read(top)
+        self._unwritable = set(facts.unwritable)
+        self._lost = {one.path: one.what for one in facts.lost}
+        self._old_young = current.read_young(top)
+        self._young: set[bytes] = set()
+        self._start, self._settling = time.time_ns(), _settling()
+        self._columns = manifest.stamps()
+
+    def run(self) -> None:
+        """Compare all, and write what changed into a layer."""
+        self._distrust_young()
+        root = open_quietly(self._source.path, _FOLDER)
+        descent = Descent(root, open_source)
+        try:
+            found = os.fstat(root)
+            self._levels.append(_Level("", "", found, False))
+            self._compare(root, not self._is_same(self._manifest.root, found))
+            while self._levels:
+                level = self._levels[-1]
+                if level.folders:
+                    self._enter(descent, *level.folders.pop())
+                    continue
+                self._finish(level, descent.folder)
+                self._levels.pop()
+                if self._levels:
+                    descent.leave()
+        finally:
+            for level in self._levels:
+                if level.twin >= 0:
+                    os.close(level.twin)
+            descent.close()
+            os.close(root)
+
+    @property
+    def facts(self) -> Facts:
+        """What is known about what was compared or taken."""
+        return Facts(
+            tuple(sorted(filter(self._is_there, self._unwritable))),
+            tuple(Lost(path, what) for path, what in sorted(self._lost.items()) if self._is_there(path)),
+        )
+
+    def _is_there(self, path: str) -> bool:
+        return path in self._noted or not self._edit.is_gone(path)
+
+    def commit(self) -> Generation:
+        """Make what was written the newest generation."""
+        assert self.layer is not None
+        generation = self._line.begin()
+        self._edit.save(generation.file(current.MANIFEST))
+        self.facts.write(generation)
+        current.write_young(generation, self._young)
+        for number in self._links.values():
+            os.unlink(os.path.join(self.layer, number))
+        made = self._line.commit((os.path.basename(self.layer), *self._top.trees))
+        self._line.settle()
+        return made
+
+    def forget_young(self) -> None:
+        """Where what was young is the same by its content, and old by now, its stat tells from now on."""
+        if self._young != self._old_young:
+            current.write_young(self._top, self._young)
+
+    def _distrust_young(self) -> None:
+        """Read again what was young when it was taken; what differs then is taken again."""
+        for relative in self._old_young:
+            path = os.fsdecode(relative)
+            entry = self._manifest.find(relative)
+            if entry is None or stat.S_IFMT(entry.mode) != stat.S_IFREG:
+                continue
+            source = os.path.join(self._source.path, path)
+            try:
+                same = entry.is_source(os.lstat(source))
+            except OSError:
+                continue
+            if not same:
+                continue  # the walk sees that
+            if not _same_content(source, path, self._top):
+                self._columns[0][self._index(path)] = -1
+            elif entry.ctime_ns >= self._start - self._settling:
+                self._young.add(relative)
+
+    def _index(self, path: str) -> int:
+        folder, _, name = path.rpartition("/")
+        return self._manifest.names(folder)[name]
+
+    def _is_same(self, index: int, found: os.stat_result) -> bool:
+        ctime, mtime, inode, size, mode = self._columns
+        return (ctime[index], mtime[index], inode[index], size[index], mode[index]) == (
+            found.st_ctime_ns, found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode,
+        )  # fmt: skip
+
+    def _enter(self, descent: Descent, name: str, found: os.stat_result, is_new: bool, changed: bool) -> None:
+        above = self._levels[-1]
+        relative = self.at = f"{above.relative}/{name}" if above.relative else name
+        try:
+            folder = descent.enter(name)
+        except FileNotFoundError:
+            self._gone(relative, -1 if is_new else 0)
+            return
+        except PermissionError:
+            self.unreadable.append(relative)
+            return
+        self._levels.append(_Level(name, relative, found, is_new))
+        self._compare(folder, is_new or changed)
+
+    def _compare(self, folder: int, changed: bool) -> None:
+        """Compare what the innermost folder holds, and write what is not as it was."""
+        level = self._levels[-1]
+        touched = self._touched(folder, {} if level.is_new else self._manifest.names(level.relative), level.relative)
+        level.folders = touched.folders
+        if not (changed or touched.changed or touched.known):
+            return
+        twin = self._twin()
+        for name, index, found in touched.changed:
+            self._take(folder, name, index, found, twin, level.relative)
+        for name in touched.known:
+            if not level.is_new:
+                whiteout(name, twin)
+                self._edit.drop(_below(level.relative, name))
+
+    def _touched(self, folder: int, known: dict[str, int], relative: str) -> _Touched:
+        ctime, mtime, inode, size, mode = self._columns
+        omitted = self._omit.get(relative, ())
+        changed: list[tuple[str, int, os.stat_result]] = []
+        folders: list[tuple[str, os.stat_result, bool, bool]] = []
+        pop = known.pop
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = entry.name
+                if name in omitted:
+                    continue
+                found = entry.stat(follow_symlinks=False)
+                index = pop(name, -1)
+                is_folder = found.st_mode & _FORMAT == _IS_FOLDER
+                same = (
+                    index >= 0
+                    and ctime[index] == found.st_ctime_ns
+                    and mtime[index] == found.st_mtime_ns
+                    and inode[index] == found.st_ino
+                    and size[index] == found.st_size
+                    and mode[index] == found.st_mode
+                )
+                if is_folder:
+                    folders.append((name, found, index < 0 or mode[index] & _FORMAT != _IS_FOLDER, not same))
+                elif not same:
+                    changed.append((name, index, found))
+        return _Touched(changed, folders, known)
+
+    def _twin(self) -> int:
+        """The innermost folder's twin in the layer, made with all above it if it is not there."""
+        if self.layer is None:
+            self.layer = self._line.begin_tree()
+            os.mkdir(os.path.join(self.layer, TREE), 0o700)
+        above = -1
+        for level in self._levels:
+            if level.twin < 0:
+                if above < 0:
+                    level.twin = os.open(os.path.join(self.layer, TREE), _FOLDER)
+                else:
+                    os.mkdir(level.name, 0o700, dir_fd=above)
+                    level.twin = os.open(level.name, _FOLDER, dir_fd=above)
+                    if level.is_new:
+                        make_opaque(level.twin)
+            above = level.twin
+        return above
+
+    def _take(self, folder: int, name: str, index: int, found: os.stat_result, twin: int, above: str) -> None:
+        """Take one entry that is no folder."""
+        relative = self.at = _below(above, name)
+        if index >= 0 and self._manifest.stamps()[4][index] & _FORMAT == _IS_FOLDER:
+            self._edit.drop(relative)
+        if not stat.S_ISREG(found.st_mode):
+            taken = self._copier.node(folder, name, twin, name)
+        else:
+            taken = self._copier.file(folder, name, twin, name)
+            if taken.outcome is Outcome.LINKED:
+                taken = self._linked(folder, name, twin, found)
+        if taken.outcome is Outcome.UNREADABLE:
+            self.unreadable.append(relative)
+        elif taken.outcome is Outcome.GONE:
+            self._gone(relative, index)
+        elif taken.outcome is not Outcome.DONE:
+            self.unstable.append(relative)
+        else:
+            self._took(relative, taken)
+
+    def _gone(self, relative: str, index: int) -> None:
+        """It went after it was listed. The folder's stat is from before that: the next walk looks at it again."""
+        if index >= 0:
+            whiteout(relative.rpartition("/")[2], self._twin())
+            self._edit.drop(relative)
+
+    def _linked(self, folder: int, name: str, twin: int, found: os.stat_result) -> Taken:
+        """A file with several names is one in the layer too. All of its names changed with it."""
+        assert self.layer is not None
+        number = f"link-{found.st_dev}-{found.st_ino}"
+        held = os.open(self.layer, _FOLDER)
+        try:
+            if (found.st_dev, found.st_ino) not in self._links:
+                taken = self._copier.file(folder, name, held, number, links=True)
+                if taken.outcome is not Outcome.DONE:
+                    return taken
+                self._links[found.st_dev, found.st_ino] = number
+            os.link(number, name, src_dir_fd=held, dst_dir_fd=twin, follow_symlinks=False)
+            return Taken(Outcome.DONE, os.stat(name, dir_fd=folder, follow_symlinks=False),
+                         os.stat(name, dir_fd=twin, follow_symlinks=False))  # fmt: skip
+        finally:
+            os.close(held)
+
+    def _took(self, relative: str, taken: Taken) -> None:
+        self._note(relative, taken)
+        self.files += 1
+        self.bytes += taken.bytes
+        if self._progress is not None and self.files % _TELL == 0:
+            self._progress(self.files, self.bytes)
+
+    def _note(self, relative: str, taken: Taken) -> None:
+        path, source = os.fsencode(relative), taken.source
+        self._noted.add(relative)
+        assert source is not None
+        assert taken.copy is not None
+        self._edit.put(path, source, taken.copy)
+        self._young.discard(path)
+        if stat.S_ISREG(source.st_mode) and source.st_ctime_ns >= self._start - self._settling:
+            self._young.add(path)
+        (self._unwritable.add if taken.unwritable else self._unwritable.discard)(relative)
+        self._lost.pop(relative, None)
+        if taken.lost:
+            self._lost[relative] = taken.lost
+
+    def _finish(self, level: _Level, folder: int) -> None:
+        """Give the folder's twin its metadata; making what is in it changed that."""
+        if level.twin < 0:
+            return
+        wanted = self._copier.wanted(level.found, folder, ".")
+        taken = self._copier.folder(level.twin, level.found, wanted, read_extra(folder))
+        self._note(level.relative, taken)
+        os.close(level.twin)
+        level.twin = -1
+
+
+def _below(above: str, name: str) -> str:
+    return f"{above}/{name}" if above else name
+
+
+def _settling() -> int:
+    """Nanoseconds after which the kernel has written out what is dirty, as it is set (Documentation/admin-guide/sysctl/
+    vm.rst): from then on a write through a mapping moves the ctime again."""
+    total = 0
+    for name in ("dirty_expire_centisecs", "dirty_writeback_centisecs"):
+        with open(f"/proc/sys/vm/{name}", encoding="ascii") as file:
+            total += int(file.read())
+    return total * 10_000_000
+
+
+def _same_content(source: str, relative: str, generation: Generation) -> bool:
+    """Whether a file of the source holds what the generation has of it."""
+    for lower in generation.lowers:
+        try:
+            ours = os.open(os.path.join(lower, relative), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            theirs = open_quietly(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            os.close(ours)
+            return False
+        try:
+            return _same_bytes(ours, theirs)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+    return False
+
+
+def _same_bytes(one: int, other: int) -> bool:
+    while True:
+        chunk = os.read(one, _CHUNK)
+        if chunk != os.read(other, _CHUNK):
+            return False
+        if not chunk:
+            return True
+
+
+def _stands_in(generation: Generation, source: Source) -> bool:
+    """Whether what is left out still has its stand-in in the generation: a folder for a folder."""
+    for path in source.omit:
+        try:
+            wanted = stat.S_ISDIR(os.lstat(os.path.join(source.path, path)).st_mode)
+        except OSError:
+            continue  # it is not there: nothing is put in its place either
+        if wanted not in [_is_folder(os.path.join(lower, path)) for lower in generation.lowers]:
+            return False
+    return True
+
+
+def _is_folder(path: str) -> bool | None:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return None

@@ -1,0 +1,169 @@
+"""Private storage as an overlay over a retained tree: independent of the source, and only changes are held.
+
+    POOL/retained/KEY/base     a hard link of the reference of a generation in POOL/baseline (see `lines`)
+    POOL/retained/KEY/upper    what changes, in overlayfs's format
+    POOL/retained/KEY/work     overlayfs's own; one mount of the view uses it up
+
+Making the generation equal to the source is its maker's work, and comes first: `prepare` takes the one that the source
+names.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Collection
+
+from hostfork.errors import Code, HostforkError, StorageError
+from hostfork.helper.protocol import Overlay as OverlayMount
+from hostfork.storage import overlay
+from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Source, Witness
+from hostfork.storage.entry import FOLDER
+from hostfork.storage.failures import failed, is_full, no_space
+from hostfork.storage.filesystem import filesystem_of
+from hostfork.storage.keys import Keyed, Keys
+from hostfork.storage.lines import Generation, Line
+from hostfork.storage.overlay import UPPER, WORK
+from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
+
+_BASE = "base"
+_STAMPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "overlay"})
+"""Filesystems where every write moves a ctime of this kernel's clock: there a stat tells that nothing changed."""
+
+
+class Retained(Keyed):
+    """The mechanism `overlay` over a baseline."""
+
+    mechanism = Mechanism.OVERLAY
+    counted = UPPER
+
+    def keys_of(self, pool: str) -> Keys:
+        return Keys(pool, StorageKind.RETAINED.value)
+
+    def probe(self, source: Source, pool: str) -> Offer | Refusal:
+        """What an overlay needs, and for a baseline that is made by itself a source whose stamps tell."""
+        try:
+            refusal = _unfit(source, pool) if source.retained is None else None
+            refusal = refusal or overlay.obstacle(source, pool)
+        except OSError as error:
+            return Refusal(Mechanism.OVERLAY, f"{error.filename or source.path} cannot be read", error.errno)
+        if refusal is not None:
+            return refusal
+        # No host mount lies beneath a retained tree, and its pool is one filesystem with the layers.
+        kept = overlay.guarantees(Guarantee.INDEPENDENT, nested_mounts=True, unique_inodes=True,
+                                  base_content=BaseContent.KEPT)  # fmt: skip
+        return Offer(StorageKind.RETAINED, kept, _said(source, pool), 0, None)
+
+    def prepare(
+        self, key: str, source: Source, pool: str, witness: Witness | None = None, progress: Progress | None = None
+    ) -> Prepared:
+        """Make an empty upper folder over the generation that `source.retained` names. The witness is told of nothing.
+
+        Who calls holds the lock of the generation's line, or knows that it is used.
+        """
+        start = time.monotonic()
+        if source.retained is None:
+            raise ValueError("a retained tree is to be named")
+        generation, keys = Generation(source.retained), self.keys_of(pool)
+        new = keys.begin(key)
+        try:
+            # First the link, then what lies over it: a key that is there holds its base.
+            os.link(generation.reference, os.path.join(new, _BASE), follow_symlinks=False)
+            unwritable = _made(generation, new)
+            keys.commit(key)
+        except HostforkError as error:
+            error.details += keys.undo(key)
+            raise
+        except OSError as error:
+            left = keys.undo(key)
+            known = no_space(source.path, pool, None, error.errno or 0) if is_full(error) else None
+            typed = known or failed(f"no overlay over the baseline of {source.path} could be made",
+                                    generation.path, error, "prepare")  # fmt: skip
+            typed.details += left
+            raise typed from error
+        except BaseException as error:
+            for line in keys.undo(key):
+                error.add_note(line)
+            raise
+        return Prepared(key, Mechanism.OVERLAY, 0, 0, time.monotonic() - start, ("",) if unwritable else ())
+
+    def mounts(self, key: str, pool: str) -> OverlayMount:
+        """The overlay, `volatile`: its work folder serves one mount."""
+        path = self.keys_of(pool).whole(key)
+        return OverlayMount(_lowers(path, key), os.path.join(path, UPPER), os.path.join(path, WORK), True)
+
+    def content(self, key: str, pool: str) -> Layer:
+        """The upper folder, over the trees of the generation."""
+        path = self.keys_of(pool).whole(key)
+        return Layer(os.path.join(path, UPPER), _lowers(path, key))
+
+    def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
+        """Nothing: an upper folder holds only what was touched."""
+
+
+def users_of(line: Line) -> tuple[str, ...]:
+    """The keys that lie over a line, in the order of names."""
+    keys, found = Keys(line.pool, StorageKind.RETAINED.value), []
+    for state in keys.states():
+        try:
+            base = os.readlink(os.path.join(keys.path(state.key), _BASE))
+        except OSError:
+            continue  # half made, or on its way out
+        if os.path.basename(os.path.dirname(base)) == line.name:
+            found.append(state.key)
+    return tuple(found)
+
+
+def base_of(key: str, pool: str) -> str | None:
+    """The name of the line that a key lies over; None where it is gone."""
+    try:
+        text = os.readlink(os.path.join(Keys(pool, StorageKind.RETAINED.value).path(key), _BASE))
+    except OSError:
+        return None
+    return os.path.basename(os.path.dirname(text))
+
+
+def _said(source: Source, pool: str) -> str:
+    if source.retained is not None:
+        return "only changes are held, over a baseline"
+    if Line.of(source, pool).top() is not None:
+        return "only changes are held, over its baseline, which is first made equal to it by a walk"
+    return "only changes are held, over a baseline, which is copied first; later runs start from it"
+
+
+def _unfit(source: Source, pool: str) -> Refusal | None:
+    """Why no baseline of it can be told to be equal, or be a lower folder, as far as that is known. Raises OSError."""
+    if source.skip_unreadable:
+        return Refusal(Mechanism.OVERLAY, "what cannot be read is left out of copies and clones alone")
+    kind = filesystem_of(source.path)
+    if kind.kind not in _STAMPED:
+        reason = f"{kind} does not stamp every write, so that a baseline could not be told to be the same"
+        return Refusal(Mechanism.OVERLAY, reason)
+    path = Line.of(source, pool).unfit
+    if path is not None and os.path.lexists(os.path.join(source.path, path)):
+        return Refusal(Mechanism.OVERLAY, f"{os.path.join(source.path, path)} is overlayfs's own, which none can show")
+    return None
+
+
+def _lowers(path: str, key: str) -> tuple[str, ...]:
+    base = os.path.join(path, _BASE)
+    try:
+        lowers = Generation(os.path.normpath(os.path.join(path, os.readlink(base)))).lowers
+        for lower in lowers:
+            os.lstat(lower)
+    except OSError as error:
+        raise StorageError(
+            Code.STORAGE_FAILED, f"the baseline that private storage {key} lies over is gone", step="mounts",
+            path=error.filename or base, errno=errno.ENOENT, hint="hostfork list · hostfork discard FORK",
+        ) from error  # fmt: skip
+    return lowers
+
+
+def _made(generation: Generation, new: str) -> bool:
+    room, base = os.open(new, FOLDER), os.open(generation.lowers[0], FOLDER)
+    try:
+        return overlay.make_layers(room, base).unwritable
+    finally:
+        os.close(room)
+        os.close(base)
