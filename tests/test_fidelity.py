@@ -535,3 +535,40 @@ def test_a_tree_deeper_than_a_path(hostfork: Run, person: Person, way: tuple[Dis
     assert person.call(_at_the_bottom, source) == {"bottom": b"b\n"}
     hostfork(person, "discard", "d", "--yes", check=0)
     assert names(hostfork, person) == []
+
+
+# --- the page that says so --------------------------------------------------------------------------------------------
+
+TRIED = {
+    "content, holes in files, empty files and folders": "test_a_command_sees_what_the_host_holds",
+    "symlinks, FIFOs, sockets": "test_a_command_sees_what_the_host_holds",
+    "hard links": "test_guarantees_say_what_a_fork_can_do",
+    "names of any bytes, of 255 bytes, that differ by case alone": "test_odd_names_on_every_mechanism",
+    "folders deeper than a path can say (4,096 bytes)": "test_a_tree_deeper_than_a_path",
+    "permission bits, set-uid, set-gid, sticky": "test_what_a_user_cannot_give_is_named",
+    "owners and groups": "test_own_files_with_a_foreign_group",
+    "times in nanoseconds, of folders too": "test_what_comes_out_is_what_went_in",
+    "extended attributes, ACLs": "test_what_a_user_cannot_give_is_named",
+    "devices": "test_devices_are_there_and_opened_by_root",
+    "flags of `chattr`: `A`, `S`, `d`, `C`, `c`": "test_flags_after_a_write",
+    "immutable and append-only files and folders": "test_what_root_locked_is_taken_unlocked_and_named",
+    "what the user cannot read": "test_what_cannot_be_read_is_refused_by_name_or_left_out",
+    "files that change meanwhile": "test_a_file_that_keeps_changing_is_unstable",
+    "mounts of the host beneath it": "test_mounts_beneath_stay_the_hosts",
+    "layers of other overlays": "test_layers_are_kept_but_by_overlays",
+    "a home in a Btrfs subvolume of root's (`@home`)": "test_a_home_in_a_subvolume_of_roots",
+    "a pool on another filesystem than PATH (`--pool`)": "test_a_pool_on_another_filesystem",
+    "a pool in memory": "test_a_pool_on_another_filesystem",
+    "home, PATH and pool on an overlay, as inside a container": "test_inside_a_containers_overlay",
+}
+"""Each line of docs/fidelity.md, and the test of the storage suites or of this one that tries most of it."""
+
+
+def test_every_line_of_the_page_is_tried() -> None:
+    page = Path(HERE).parent / "docs/fidelity.md"
+    lines = [line.strip("| ").split(" | ")[0] for line in page.read_text().splitlines() if line.startswith("| ")]
+    assert [line for line in lines if line not in ("in the tree", "place") and not line.startswith("---")] == list(
+        TRIED
+    )
+    suites = "".join((Path(HERE) / name).read_text() for name in os.listdir(HERE) if name.startswith("test_"))
+    assert [name for name in TRIED.values() if f"def {name}(" not in suites] == []

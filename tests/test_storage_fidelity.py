@@ -12,7 +12,7 @@ import pytest
 
 from hostfork.errors import Code, StorageError
 from hostfork.storage.contract import FullTree, Lost, Offer, Refusal, Removal, Source, Storage
-from hostfork.vocabulary import Mechanism
+from hostfork.vocabulary import Mechanism, StorageKind
 from rigs import Disk, Person
 from storage_cases import (
     ACCESS,
@@ -31,6 +31,8 @@ from storage_cases import (
 
 TAKING = [row for row in ROWS if row.walks]
 PAIRS = [(row, kind) for row in ROWS for kind in row.kinds]
+NOT_TAKING = [pair for pair in PAIRS if not pair[0].walks and pair[0].kind is not StorageKind.RETAINED]
+"""Mechanisms that never look at an entry: the base is there as it is."""
 SECRETS = ("dark", "device", "inner/secret", "names-only/file", "names-only/two", "secret")
 
 
@@ -191,6 +193,27 @@ def test_attributes_of_one_filesystem_are_not_put_on_another(
     assert person.call(os.listxattr, f"{pool}/copy/b/tree/file") == []
 
 
+@pytest.mark.parametrize(("row", "kind"), PAIRS, ids=str)
+def test_flags_after_a_write(request: pytest.FixtureRequest, person: Person, row: Row, kind: str) -> None:
+    """An overlay copies a file when it is first written, with no-atime and synchronous alone of these flags."""
+    source, pool = sample(person, disk_of(request, kind))
+    there = flags_of(f"{source}/flagged")
+
+    def write_there(tree: str) -> tuple[int, int]:
+        before = flags_of(f"{tree}/flagged")
+        with open(f"{tree}/flagged", "ab") as file:
+            file.write(b"more")
+        return before, flags_of(f"{tree}/flagged")
+
+    def fork() -> Any:
+        row.storage.prepare("k", Source(source), pool)
+        return visible(row.storage, "k", pool, write_there)
+
+    before, after = person.call(fork)
+    assert before == there
+    assert after == (there & (0x8 | 0x80) if row.mechanism is Mechanism.OVERLAY else there)
+
+
 # --- what is root's to give -------------------------------------------------------------------------------------------
 
 
@@ -205,6 +228,30 @@ def test_what_a_user_cannot_give_is_named(xfs_disk: Disk, user: Person, row: Row
     done = user.call(row.storage.prepare, "k", Source(source), pool)
     assert done.lost == (Lost("program", ("security.capability",)), Lost("roots", ("set-uid", "set-gid")))
     assert stat.S_IMODE(os.stat(f"{pool}/{row}/k/tree/roots").st_mode) == 0o555
+
+
+@pytest.mark.rig("root")
+@pytest.mark.parametrize(("row", "kind"), NOT_TAKING, ids=str)
+def test_devices_are_there_and_opened_by_root(
+    request: pytest.FixtureRequest, person: Person, row: Row, kind: str
+) -> None:
+    """In a user's namespace an overlay has no devices, as every filesystem that is mounted there."""
+    source, pool = sample(person, disk_of(request, kind))
+    if not os.path.exists(f"{source}/null"):
+        os.mknod(f"{source}/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    os.chmod(f"{source}/null", 0o666)
+
+    def look(tree: str) -> tuple[int, bool]:
+        with contextlib.suppress(PermissionError), open(f"{tree}/null", "rb"):
+            return os.stat(f"{tree}/null").st_rdev, True
+        return os.stat(f"{tree}/null").st_rdev, False
+
+    def fork() -> Any:
+        row.storage.prepare("k", Source(source), pool)
+        return visible(row.storage, "k", pool, look)
+
+    opens = person.uid == 0 or row.mechanism is not Mechanism.OVERLAY
+    assert person.call(fork) == (os.makedev(1, 3), opens)
 
 
 # --- what cannot be read ----------------------------------------------------------------------------------------------
@@ -294,7 +341,7 @@ def test_a_path_that_itself_cannot_be_read_is_refused_in_any_case(xfs_disk: Disk
 
 
 @pytest.mark.rig("root")
-@pytest.mark.parametrize(("row", "kind"), [pair for pair in PAIRS if not pair[0].walks], ids=str)
+@pytest.mark.parametrize(("row", "kind"), NOT_TAKING, ids=str)
 def test_what_cannot_be_read_is_no_obstacle_elsewhere(
     request: pytest.FixtureRequest, user: Person, row: Row, kind: str
 ) -> None:
@@ -317,7 +364,7 @@ def test_what_cannot_be_read_is_no_obstacle_elsewhere(
 
 # --- layers of other overlays -----------------------------------------------------------------------------------------
 
-OVERLAYS = [(row, kind) for row in ROWS if row.mechanism is Mechanism.OVERLAY for kind in row.kinds[:1]]
+OVERLAYS = [(row, row.kinds[0]) for row in ROWS if row.kind in (StorageKind.LIVE, StorageKind.FROZEN)]
 
 
 def store(home: str) -> None:
@@ -371,7 +418,7 @@ def test_a_whiteout_at_the_top_is_seen(request: pytest.FixtureRequest, person: P
     assert isinstance(person.call(row.storage.probe, Source(source, ("gone",)), pool), Offer)
 
 
-@pytest.mark.parametrize(("row", "kind"), PAIRS, ids=str)
+@pytest.mark.parametrize(("row", "kind"), [pair for pair in PAIRS if pair[0].kind is not StorageKind.RETAINED], ids=str)
 def test_layers_are_kept_but_by_overlays(request: pytest.FixtureRequest, person: Person, row: Row, kind: str) -> None:
     """What `Guarantees.layers` says, on each disk: marks are there as they are, or they delete."""
     source, pool = sample(person, disk_of(request, kind), store)
