@@ -280,7 +280,7 @@ tmpfs-size = "512M"
 [[rule]]
 path = "/opt"
 access = "private"
-guarantee = ["snapshot", "live"]
+first-of = ["btrfs", "snapshot", "live"]
 otherwise = "read-only"
 
 [endpoints]
@@ -317,9 +317,8 @@ def test_a_file_with_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
                 "/opt",
                 "/opt",
                 "p.toml: rule[4]",
-                None,
-                Guarantee.SNAPSHOT,
-                lesser=(Guarantee.LIVE,),
+                Mechanism.BTRFS,
+                lesser=(Guarantee.SNAPSHOT, Guarantee.LIVE),
                 otherwise=Access.READ_ONLY,
             ),
         ),
@@ -385,25 +384,25 @@ def test_a_file_with_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
             "'shared'",
         ),
         (
-            "[[rule]]\npath = '/a'\naccess = 'private'\nguarantee = []",
+            "[[rule]]\npath = '/a'\naccess = 'private'\nfirst-of = []",
             Code.POLICY_BAD_VALUE,
-            "p.toml:5: rule[0].guarantee",
+            "p.toml:5: rule[0].first-of",
             "is empty",
         ),
         (
-            "[[rule]]\npath = '/a'\naccess = 'private'\nguarantee = ['live', 'live']",
+            "[[rule]]\npath = '/a'\naccess = 'private'\nfirst-of = ['live', 'live']",
             Code.POLICY_BAD_VALUE,
-            "p.toml:5: rule[0].guarantee",
+            "p.toml:5: rule[0].first-of",
             "twice",
         ),
         (
-            "[[rule]]\npath = '/a'\naccess = 'private'\nguarantee = ['live', 'lives']",
+            "[[rule]]\npath = '/a'\naccess = 'private'\nfirst-of = ['live', 'lives']",
             Code.POLICY_BAD_VALUE,
-            "p.toml:5: rule[0].guarantee[1]",
+            "p.toml:5: rule[0].first-of[1]",
             "'lives'",
         ),
         (
-            "[[rule]]\npath = '/a'\naccess = 'private'\nguarantee = ['live']\nmechanism = 'copy'",
+            "[[rule]]\npath = '/a'\naccess = 'private'\nfirst-of = ['live']\nmechanism = 'copy'",
             Code.POLICY_CONFLICT,
             "p.toml:2: rule[0]",
             "not both",
@@ -635,7 +634,7 @@ def rules(draw: st.DrawFn) -> Rule:
     access = draw(st.sampled_from(Access))
     path = draw(ABSOLUTE)
     word = draw(st.sampled_from([None, *Mechanism, *Guarantee])) if access is Access.PRIVATE else None
-    others = [other for other in Guarantee if other is not word] if isinstance(word, Guarantee) else []
+    others = [other for other in (*Mechanism, *Guarantee) if other is not word] if word is not None else []
     return Rule(
         access,
         path,

@@ -24,12 +24,12 @@ access = "read-only"
 [[rule]]
 path = "~/proj"
 access = "private"
-guarantee = ["snapshot", "live"]
+first-of = ["btrfs", "live"]
 otherwise = "read-only"
 [[rule]]
 path = "~/work"
 access = "private"
-guarantee = ["snapshot", "live"]
+first-of = ["btrfs", "live"]
 """
 
 

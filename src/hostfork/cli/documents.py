@@ -381,7 +381,7 @@ def _rule(value: Rule) -> Document:
         "place": text(value.place),
         "mechanism": value.mechanism.value if value.mechanism else None,
         "guarantee": value.guarantee.value if value.guarantee else None,
-        "lesser": [guarantee.value for guarantee in value.lesser],
+        "lesser": [word.value for word in value.lesser],
         "otherwise": value.otherwise.value if value.otherwise else None,
         "tmpfs_size": value.tmpfs_size,
         "optional": value.optional,

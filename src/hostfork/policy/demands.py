@@ -119,15 +119,13 @@ def _belongs(file: str, path: str, layout: Layout) -> bool:
 
 def unsupported(rule: Rule, path: str, choice: Choice) -> StorageError:
     """The error of a private path that no mechanism can serve as asked, with the reasons and the nearest choices."""
-    if rule.mechanism is not None:
-        what = _DONE_BY[rule.mechanism]
-    else:
-        what = _PROMISED[(rule.guarantee, *rule.lesser)[-1] or Guarantee.INDEPENDENT]
+    wanted = (rule.mechanism or rule.guarantee or Guarantee.INDEPENDENT, *rule.lesser)
+    what = _DONE_BY[wanted[-1]] if isinstance(wanted[-1], Mechanism) else _PROMISED[wanted[-1]]
     refused = {one.mechanism for one in choice.refused}
     nearest = []
     if Mechanism.COPY not in refused and rule.mechanism is not Mechanism.COPY:
         nearest.append(f"--private {join_private(rule.written, Mechanism.COPY)} copies it once")
-    if Mechanism.OVERLAY not in refused and Guarantee.LIVE not in (rule.guarantee, *rule.lesser):
+    if Mechanism.OVERLAY not in refused and Guarantee.LIVE not in wanted:
         live = join_private(rule.written, Guarantee.LIVE)
         nearest.append(f"--private {live} is instant, host changes show through")
     if any(one.skippable for one in choice.refused):

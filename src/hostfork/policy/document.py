@@ -12,7 +12,7 @@
     path = "~/proj"            # absolute or from ~; patterns (`*`, `?`, `[…]`) are expanded once, `[*]` is a plain `*`
     access = "private"         # private, read-only, shared, scratch, hidden
     mechanism = "reflink"      # or guarantee = "independent"; only for private
-    guarantee = ["snapshot", "live"]    # or the first of these that can be had here
+    first-of = ["btrfs", "live"]    # or the first of these mechanisms and guarantees that can be had here
     otherwise = "read-only"    # what a private path is where it cannot be private; else that is refused
     tmpfs-size = "512M"        # only for scratch
     optional = true            # passed over where it does not exist
@@ -57,7 +57,7 @@ from hostfork.policy.paths import normal
 from hostfork.policy.plain import read_plain
 from hostfork.policy.rules import Default, EndpointRule, EndpointSearch, Environment, Policy, Quiesce, Rule
 from hostfork.values import frozen
-from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Unreadable
+from hostfork.vocabulary import Prefer, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,13 +82,6 @@ _TOP = {
     "process",
     "quiesce",
     "ssh",
-}
-_RULE = {"path", "access", "mechanism", "guarantee", "otherwise", "tmpfs-size", "optional"}
-_ONLY = {
-    "mechanism": Access.PRIVATE,
-    "guarantee": Access.PRIVATE,
-    "otherwise": Access.PRIVATE,
-    "tmpfs-size": Access.SCRATCH,
 }
 
 Key = tuple[str | int, ...]
@@ -154,6 +147,14 @@ class Document:
             except ValueError as error:
                 raise self.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} is not base64", key) from error
         raise self.wrong("a string", value, key)
+
+    def size(self, value: object, key: Key) -> int:
+        """Bytes, above zero: a number, or a text such as 512M."""
+        if type(value) is int and value > 0:
+            return value
+        if isinstance(value, str):
+            return parse_size(value, self.place(key))
+        raise self.wrong("a size such as 512M", value, key)
 
 
 _TYPES: dict[type, str] = {
@@ -226,69 +227,17 @@ def _toml(text: str, file: str) -> dict[str, Any]:
 
 
 def _rules(document: Document, tables: list[Any]) -> tuple[Rule, ...]:
+    if not tables:
+        return ()  # as in the default policy
+    from hostfork.policy.ruling import rule_of
+
     rules: list[Rule] = []
     for at, table in enumerate(tables):
         key: Key = ("rule", at)
         if not isinstance(table, dict):
             raise document.wrong("a table", table, key)
-        rules.extend(_rule(document, table, key))
+        rules.extend(rule_of(document, table, key))
     return tuple(rules)
-
-
-def _rule(document: Document, table: dict[str, Any], key: Key) -> list[Rule]:
-    document.known(table, _RULE, key)
-    for name in ("path", "access"):
-        if name not in table:
-            raise document.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} has no {name}", key)
-    access = document.word(table["access"], Access, (*key, "access"))
-    for name, only in _ONLY.items():
-        if name in table and access is not only:
-            raise document.error(Code.POLICY_BAD_VALUE, f"{name} is only for {only.value} rules", (*key, name))
-    if "mechanism" in table and "guarantee" in table:
-        hint = "a mechanism brings its own guarantee: keep one of the two"
-        raise document.error(Code.POLICY_CONFLICT, "a rule names a mechanism or a guarantee, not both", key, hint)
-    optional = document.get(table, "optional", bool, False, key)
-    written, _ = document.plain(table["path"], (*key, "path"))
-    mechanism = document.word(table["mechanism"], Mechanism, (*key, "mechanism")) if "mechanism" in table else None
-    guarantees = _guarantees(document, table["guarantee"], (*key, "guarantee")) if "guarantee" in table else ()
-    otherwise = _otherwise(document, table["otherwise"], (*key, "otherwise")) if "otherwise" in table else None
-    size = _size(document, table["tmpfs-size"], (*key, "tmpfs-size")) if "tmpfs-size" in table else None
-    place = f"{document.file}: {name_of(key)}"
-    return [
-        Rule(
-            access, path, written, place, mechanism, guarantees[0] if guarantees else None, size, optional,
-            lesser=guarantees[1:], otherwise=otherwise,
-        )
-        for path in _paths(document, table["path"], (*key, "path"), optional)
-    ]  # fmt: skip
-
-
-def _guarantees(document: Document, value: object, key: Key) -> tuple[Guarantee, ...]:
-    """One guarantee, or several in the order in which they are tried."""
-    if not isinstance(value, list):
-        return (document.word(value, Guarantee, key),)
-    found = tuple(document.word(word, Guarantee, (*key, at)) for at, word in enumerate(value))
-    if not found or len(set(found)) < len(found):
-        what = "is empty" if not found else "names one guarantee twice"
-        raise document.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} {what}", key, 'such as ["snapshot", "live"]')
-    return found
-
-
-def _otherwise(document: Document, value: object, key: Key) -> Access:
-    """Only what lets nothing of the host's be written that was to be private."""
-    access = document.word(value, Access, key)
-    if access is not Access.READ_ONLY:
-        hint = f"only {Access.READ_ONLY.value}: nothing that was to be private is ever written on the host instead"
-        raise document.error(Code.POLICY_BAD_VALUE, f"{name_of(key)} cannot be {access.value!r}", key, hint)
-    return access
-
-
-def _size(document: Document, value: object, key: Key) -> int:
-    if type(value) is int and value > 0:
-        return value
-    if isinstance(value, str):
-        return parse_size(value, document.place(key))
-    raise document.wrong("a size such as 512M", value, key)
 
 
 def _timeout(document: Document, value: object) -> float | None:
@@ -309,34 +258,6 @@ def _quiesce(document: Document, table: dict[str, Any]) -> Quiesce:
     document.known(table, set(names), ("quiesce",))
     words = [document.plain(table[name], ("quiesce", name))[0] if name in table else None for name in names]
     return check_quiesce(Quiesce(*words), document.place(("quiesce", "undo")))
-
-
-def _paths(document: Document, value: object, key: Key, optional: bool) -> list[str]:
-    """The paths that a rule's `path` means: patterns are expanded here, once."""
-    written, literal = document.plain(value, key)
-    if written.startswith("$"):
-        hint = "write the path; variables are expanded only at the start of an endpoint"
-        raise document.error(Code.POLICY_BAD_PATH, f"{written} begins with a variable", key, hint)
-    path = normal(written, base=None, home=document.home, place=document.place(key))
-    if literal or not any(mark in path for mark in "*?["):
-        return [path]
-    return _expand(document, path, written, key, optional)
-
-
-def _expand(document: Document, pattern: str, written: str, key: Key, optional: bool) -> list[str]:
-    import glob
-    import re
-
-    name = re.sub(r"\[([*?[])\]", r"\1", pattern)
-    if glob.escape(name) == pattern:
-        return [name]
-    if "**" in pattern:
-        raise document.error(Code.POLICY_BAD_PATH, f"{written} would walk whole trees", key, "use `*` for one level")
-    found = sorted(glob.glob(pattern), key=os.fsencode)
-    if not found and not optional:
-        hint = "add optional = true; a `[` that belongs to a name is written `[[]`"
-        raise document.error(Code.POLICY_BAD_PATH, f"{written} matches nothing", key, hint)
-    return found
 
 
 def _endpoints(document: Document, table: dict[str, Any]) -> tuple[tuple[EndpointRule, ...], EndpointSearch]:

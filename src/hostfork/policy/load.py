@@ -146,8 +146,10 @@ def _dump_rule(rule: Rule) -> dict[str, object]:
     if rule.mechanism is not None:
         table["mechanism"] = rule.mechanism.value
     if rule.guarantee is not None:
-        words = [word.value for word in (rule.guarantee, *rule.lesser)]
-        table["guarantee"] = words if rule.lesser else words[0]
+        table["guarantee"] = rule.guarantee.value
+    if rule.lesser:
+        first = table.pop("mechanism", None) or table.pop("guarantee")
+        table["first-of"] = [first, *(word.value for word in rule.lesser)]
     if rule.otherwise is not None:
         table["otherwise"] = rule.otherwise.value
     if rule.tmpfs_size is not None:

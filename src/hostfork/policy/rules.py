@@ -14,9 +14,9 @@ class Rule:
 
     `path` is absolute and normal (no `.`, `..`, `~`), symlinks not yet followed; `written` is what the user typed.
     `place` names where the rule stands: `--private` or `workspace.toml: rule[0]`. For `private`, at most one of
-    `mechanism` and `guarantee` is asked for by name; `lesser` are guarantees that will do where that one cannot be had,
-    in the order in which they are tried, and `otherwise` the access where none of them can. `tmpfs_size`, in bytes,
-    only for `scratch`. `optional`: a path that is not there is passed over. `from_option`: typed for this run, so it
+    `mechanism` and `guarantee` is asked for by name; `lesser` is what will do where that cannot be had, in the order in
+    which it is tried, and `otherwise` the access where nothing of it can. `tmpfs_size`, in bytes, only for `scratch`.
+    `optional`: a path that is not there is passed over. `from_option`: typed for this run, so it
     wins over a policy's rule for the path.
     """
 
@@ -29,7 +29,7 @@ class Rule:
     tmpfs_size: int | None = None
     optional: bool = False
     from_option: bool = False
-    lesser: tuple[Guarantee, ...] = ()
+    lesser: tuple[Mechanism | Guarantee, ...] = ()
     otherwise: Access | None = None
 
 
