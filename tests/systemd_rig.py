@@ -63,7 +63,7 @@ class Machine:
     def __init__(self, bench: Bench) -> None:
         if bench.cgroup is None:
             raise Missing("no cgroup of the tests' own")
-        tree, self._lock = _tree()
+        tree, self._lock = kept_tree()
         self.folder = os.path.join(bench.folder, "systemd")
         self._cgroup = os.path.join(bench.cgroup, "systemd")
         for path in (self.folder, self._cgroup, *(os.path.join(self.folder, name) for name in _FOLDERS)):
@@ -174,7 +174,7 @@ def _name(pid: str) -> str:
         return ""
 
 
-def _tree() -> tuple[str, int]:
+def kept_tree() -> tuple[str, int]:
     """The kept tree, made by the first test process that needs it, and the lock that keeps it while it is used."""
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
         needs = tomllib.load(file)["project"]["dependencies"]

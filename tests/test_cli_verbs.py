@@ -329,9 +329,9 @@ def test_recover_puts_a_killed_run_right(call, person, project):
 
 def test_policies(call, person):
     lines = call("policy", "list", check=0).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["build", "workspace"]
+    assert [line.split()[0] for line in lines] == ["build", "private-files", "workspace"]
     assert {policy["name"] for policy in document(call("policy", "list", "--json", check=0))["policies"]} == {
-        "build", "workspace",
+        "build", "private-files", "workspace",
     }  # fmt: skip
     assert "[[rule]]" in call("policy", "show", "build", check=0).stdout
     resolved = call("policy", "show", "build", "--resolved", check=0).stdout

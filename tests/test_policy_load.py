@@ -537,6 +537,22 @@ def test_the_build_policy() -> None:
     assert f"{HOME}/.cargo/registry" in found
 
 
+def test_the_policy_of_a_whole_system() -> None:
+    policy = load.read("private-files", "/", HOME)
+    found = {rule.path: rule for rule in policy.rules}
+    assert found["/"].access is Access.READ_ONLY
+    private = {path for path, rule in found.items() if rule.access is Access.PRIVATE}
+    assert {"/etc", "/home", "/opt", "/root", "/srv", "/usr", "/var", "/tmp", "/boot", "/run", HOME} <= private
+    assert all(rule.optional for path, rule in found.items() if path != "/")
+    assert {(found[path].mechanism, *found[path].lesser) for path in private} == {(Mechanism.BTRFS, Guarantee.LIVE)}
+    # A mechanism that cannot be had never lets the host's own files be written.
+    assert {found[path].otherwise for path in private} == {None, Access.READ_ONLY}
+    hidden = {path for path, rule in found.items() if rule.access is Access.HIDDEN}
+    assert {"/run/systemd/private", "/run/dbus/system_bus_socket"} <= hidden
+    assert policy.environment.variables == (("SYSTEMD_OFFLINE", "1"),)
+    assert bare(dataclasses.replace(parse(load.dump(policy)), name="private-files")) == bare(policy)
+
+
 def test_policies_that_are_not_there(tmp_path: Any) -> None:
     error = refusal(loaded, policy="nonsense", private=(".",))
     assert error.code is Code.POLICY_NOT_FOUND
