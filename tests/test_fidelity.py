@@ -135,13 +135,16 @@ def test_what_cannot_be_read_is_refused_by_name_or_left_out(
     plan = hostfork(user, "plan", *private, "--unreadable", "skip", check=0).stdout
     assert f"left out of {source}" in plan
     script = "echo more >mine; cat secret; ls data; ls -A | sort; rm -f secret"
-    done = hostfork(user, "run", "--name", "s", *private, "--unreadable", "skip", "--", "sh", "-c", script, cwd=source)
+    result = f"{user.home}/result.json"
+    done = hostfork(user, "run", "--name", "s", "--result", result, *private, "--unreadable", "skip", "--",
+                    "sh", "-c", script, cwd=source)  # fmt: skip
     assert done.stdout.split() == ["data", "mine", "secret"]
     assert done.stderr.count("Permission denied") == 2
     assert f"left out of {source}, since this user cannot read it: data, secret" in done.stderr
     assert changed(hostfork, user, "s", source) == {"mine": "modified"}
     shown = json.loads(hostfork(user, "show", "s", "--json", check=0).stdout)
     assert private_of(shown)["skipped"] == ["data", "secret"]
+    assert json.loads(Path(result).read_text())["paths"][0]["skipped"] == ["data", "secret"]
     assert "left out, not readable: data, secret" in hostfork(user, "show", "s", check=0).stdout
     target = os.path.join(os.path.dirname(source), "exported")
     hostfork(user, "export", "s", target, check=0)

@@ -14,7 +14,7 @@ from hostfork.errors import HostforkError
 from hostfork.lifecycle.record import ForkProcess, Outcome, PathRecord, Problem, Reclaiming, Record, Status
 from hostfork.policy.plan import PathPlan, Plan
 from hostfork.policy.rules import Policy, Rule
-from hostfork.storage.contract import Offer, Refusal, Usage
+from hostfork.storage.contract import Lost, Offer, Refusal, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def result(outcome: Outcome) -> Document:
                 "bytes_copied": path.bytes_copied,
                 "base_content": path.base_content.value,
                 "source_changed": path.source_changed.value,
+                **_incomplete(path.skipped, path.lost),
             }
             for path in outcome.paths
         ],
@@ -181,6 +182,14 @@ def record(value: Record) -> Document:
     }
 
 
+def _incomplete(skipped: Sequence[str], lost: Sequence[Lost]) -> Document:
+    """What of a source is not in its copy, or not with all that it has."""
+    return {
+        "skipped": [text(path) for path in skipped],
+        "lost": [{"path": text(one.path), "what": list(one.what)} for one in lost],
+    }
+
+
 def _path_record(value: PathRecord) -> Document:
     return {
         **exact("path", value.path),
@@ -190,8 +199,7 @@ def _path_record(value: PathRecord) -> Document:
         "guarantee": value.guarantee.value if value.guarantee else None,
         "bytes_copied": value.bytes_copied,
         "unwritable": [text(path) for path in value.unwritable],
-        "skipped": [text(path) for path in value.skipped],
-        "lost": [{"path": text(one.path), "what": list(one.what)} for one in value.lost],
+        **_incomplete(value.skipped, value.lost),
         "base_content": value.base_content.value if value.mechanism else None,
         "source_changed": value.source_changed.value if value.mechanism else None,
         "taken": None if value.taken is None else {"from": value.taken[0], "until": value.taken[1]},

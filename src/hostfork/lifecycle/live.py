@@ -268,6 +268,8 @@ class LiveFork:
                 path.bytes_copied,
                 path.base_content,
                 path.source_changed,
+                path.skipped,
+                path.lost,
             )
             for path in changes.private_paths(self.record)
             if path.mechanism is not None and path.guarantee is not None

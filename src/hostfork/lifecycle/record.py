@@ -142,12 +142,16 @@ class ForkProcess:
 
 @frozen
 class PathOutcome:
+    """What became of one private path; `skipped` and `lost` as in its record."""
+
     path: str
     mechanism: Mechanism
     guarantee: Guarantee
     bytes_copied: int
     base_content: BaseContent
     source_changed: SourceChanged
+    skipped: tuple[str, ...] = ()
+    lost: tuple[Lost, ...] = ()
 
 
 @frozen
