@@ -71,7 +71,7 @@ def test_the_result_of_a_run_has_the_keys_that_were_promised():
     ]
     assert list(document)[: len(promised)] == promised
     assert document["status"] == {"exit": 0, "signal": None, "timed_out": False, "error": None}
-    keys = ["path", "mechanism", "guarantee", "bytes_copied", "base_content", "source_changed"]
+    keys = ["path", "mechanism", "guarantee", "bytes_copied", "base_content", "source_changed", "skipped", "lost"]
     assert list(document["paths"][0]) == keys
     assert document["changes"] == {"created": 3, "modified": 1, "deleted": 2, "metadata": 0, "type": 0}
 
