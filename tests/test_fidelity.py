@@ -480,6 +480,29 @@ def test_files_of_other_users_and_of_a_group_that_one_is_in(
     hostfork(user, "discard", "g", "--yes", check=0)
 
 
+@pytest.mark.rig("root", "attr tools")
+def test_what_root_locks_inside(hostfork: Run, root: Person, way: tuple[Disk, str]) -> None:
+    """Immutable and append-only files and folders in a fork: kept, shown, exported, and gone with it."""
+    disk, mode = way
+    if disk.kind == "tmpfs":
+        mode = ":live"  # an overlay whose upper folder lies in memory
+    source, pool = sample(root, disk, make_project)
+    script = "echo x >>a; echo x >src/x; mkdir n; echo y >n/y; chattr +i a src n/y; chattr +a n cache"
+    hostfork(root, "run", "--name", "i", "--pool", pool, "--private", source + mode, "--", "sh", "-c", script,
+             cwd=source, check=0)  # fmt: skip
+    assert changed(hostfork, root, "i", source) == {
+        "a": "modified", "src/x": "created", "n": "created", "n/y": "created",
+    }  # fmt: skip
+    target = os.path.join(os.path.dirname(source), "exported")
+    hostfork(root, "export", "i", target, check=0)
+    assert Path(f"{target}/n/y").read_text() == "y\n"
+    assert Path(f"{target}/src/deep/d").read_text() == "src/deep/d\n" * 3
+    hostfork(root, "discard", "i", "--yes", check=0)
+    hostfork(root, "recover", check=0)
+    assert names(hostfork, root) == []
+    assert [name for name in os.listdir(pool) if name.startswith("rm-")] == []
+
+
 # --- deeper than a path can say ---------------------------------------------------------------------------------------
 
 LEVELS, NAME = 300, "twenty-letters-long-"

@@ -302,7 +302,8 @@ def _unlock(name: str, folder: int) -> None:
         os.close(entry)
 
 
-def _unflag(opened: int) -> None:
+def _unflag(opened: int) -> int:
+    """Take away what locks an open file or folder, and return that."""
     from hostfork.storage import flags
 
     there = flags.read(opened)
@@ -312,6 +313,13 @@ def _unflag(opened: int) -> None:
         except OSError as error:
             if error.errno != errno.EPERM:  # a user's: the removal says so
                 raise
+    return there & flags.LOCKED
+
+
+def _lock(opened: int, locked: int) -> None:
+    from hostfork.storage import flags
+
+    flags.write(opened, flags.read(opened) | locked)
 
 
 def _put_aside(name: str, folder: int, root: int, number: int) -> int:
@@ -337,25 +345,28 @@ def _put_aside(name: str, folder: int, root: int, number: int) -> int:
 def prune(root: int, keep: Collection[str]) -> None:
     """Remove what is below the open private folder `root`, but for the paths in `keep` and the folders above them.
 
-    Folders that stay keep their modes and times.
+    Folders that stay keep their modes, times and flags.
     """
     stay = {path[:end] for path in keep for end in _ends(path)}
     descent = Descent(root, open_own)
-    levels = [("", os.fstat(root), _pruned(root, "", stay))]
+    levels = [("", os.fstat(root), _unflag(root), _pruned(root, "", stay))]
     try:
         while levels:
-            relative, _, folders = levels[-1]
+            relative, _, _, folders = levels[-1]
             if folders:
                 name, found = folders.pop()
                 below = f"{relative}/{name}" if relative else name
-                levels.append((below, found, _pruned(descent.enter(name), below, stay)))
+                folder = descent.enter(name)
+                levels.append((below, found, _unflag(folder), _pruned(folder, below, stay)))
                 continue
-            _, found, _ = levels.pop()
+            _, found, locked, _ = levels.pop()
             # Up first, since the mode that is put back may forbid the way.
             folder = descent.rise() if levels else os.dup(root)
             try:
                 os.fchmod(folder, stat.S_IMODE(found.st_mode))
                 os.utime(folder, ns=(found.st_atime_ns, found.st_mtime_ns))
+                if locked:
+                    _lock(folder, locked)
             finally:
                 os.close(folder)
     finally:
