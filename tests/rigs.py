@@ -69,6 +69,7 @@ PROGRAMS = {
     "shellcheck": "shellcheck",
     "node": "npm",
     "ninja": "ninja",
+    "cmake": "cmake",
     "rust": "cargo",
 }
 _MAKERS = {"ext4": "mkfs.ext4", "btrfs": "mkfs.btrfs", "xfs": "mkfs.xfs"}

@@ -1,6 +1,7 @@
-"""On something real: packages' own builds and test suites in forks, repositories and databases under load.
+"""On something real: packages' own test suites in forks, repositories and databases under load.
 
-`./dev test tests/test_real.py` runs this lane alone. What is fetched for it, and where it is kept: `real_projects.py`.
+`./dev test tests/test_real.py tests/test_tools.py` runs this lane alone. What is fetched for it, and where it is kept:
+`real_projects.py`.
 """
 
 import contextlib
@@ -8,120 +9,18 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import real_projects
-from real_projects import Fetched, Picture, difference, is_content_of, picture
-from rigs import Bench, Disk, Person, find_program, make_home, write_files
-from storage_cases import make_subvolume
+from real_projects import Fetched, is_content_of, picture
+from real_rig import ALTERNATING, EVERYWHERE, ONCE_EACH, PROGRAM, PYTHON, Spot, settle, spots
+from rigs import Disk, write_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-Run = Callable[..., "subprocess.CompletedProcess[Any]"]
-PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
-PYTHON = os.path.realpath(sys.executable)
-MODES = ("ext4:copy", "ext4:live", "btrfs:btrfs", "btrfs:overlay", "btrfs:reflink", "xfs:reflink", "xfs:live")
-"""What a person may ask for on which disk: each mechanism where it is most used."""
-ALTERNATING = tuple(f"{'user' if index % 2 else 'root'}-{mode}" for index, mode in enumerate(MODES))
-CROSSED = tuple(f"{'root' if index % 2 else 'user'}-{mode}" for index, mode in enumerate(MODES))
-ONCE_EACH = (*CROSSED[:4], CROSSED[5])
-"""Each mechanism by one person, """
-EVERYWHERE = (*ALTERNATING[:4], ALTERNATING[5], *ONCE_EACH)
-"""and by both."""
-
-
-@dataclass(frozen=True)
-class Spot:
-    """Somebody's place on a disk, and what they ask for there."""
-
-    person: Person
-    """Their home folder is on the disk."""
-    disk: Disk
-    mode: str
-    hostfork: Run
-
-    @property
-    def project(self) -> str:
-        """Where their project lies."""
-        return f"{self.person.home}/proj"
-
-    @property
-    def aside(self) -> str:
-        """A shared folder beside it."""
-        return f"{self.person.home}/aside"
-
-    def on_host(self, *argv: str, **options: Any) -> str:
-        """Run a program on the host in the project; what it printed."""
-        options.setdefault("timeout", 600)
-        done = self.person.run(argv, cwd=self.project, check=True, **options)
-        return str(done.stdout)
-
-    def command(self, *argv: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """hostfork's arguments to run `argv` in a fork of the project."""
-        return ("run", *options, "--private", f"{self.project}{self.mode}", "--", *argv)
-
-    def run(self, *argv: str, options: tuple[str, ...] = ("--rm",), **more: Any) -> str:
-        """Run it, and be content with status 0 only; what it printed."""
-        more.setdefault("timeout", 600)
-        done = self.hostfork(
-            self.person, *self.command(*argv, options=options), cwd=self.project, **({"check": 0} | more)
-        )
-        return str(done.stdout)
-
-    def offer(self) -> dict[str, Any]:
-        """What the plan says of the project: the mechanism's guarantees."""
-        private = f"{self.project}{self.mode}"
-        plan = json.loads(self.hostfork(self.person, "plan", "--private", private, "--json", check=0).stdout)
-        planned = next(path for path in plan["paths"] if path["path"] == self.project)
-        return {"guarantee": planned["guarantee"]} | planned["offer"]
-
-    def await_erased(self) -> None:
-        """What was thrown away is erased in the background; then nothing is left, and the folder can be removed."""
-        self.hostfork(self.person, "recover", check=0)
-        while (left := json.loads(self.hostfork(self.person, "list", "--json", check=0).stdout))["reclaiming"]:
-            time.sleep(0.1)
-        assert left["forks"] == left["broken"] == []
-
-    @contextlib.contextmanager
-    def untouched(self) -> Iterator[Picture]:
-        """The host's project is the same, byte for byte, before and after."""
-        before = picture(self.project)
-        yield before
-        assert difference(before, picture(self.project)) == []
-
-
-def spots(*names: str) -> Any:
-    """Run the test at these: `person-disk:mode`."""
-    return pytest.mark.parametrize("spot", names, indirect=True)
-
-
-@pytest.fixture
-def spot(request: pytest.FixtureRequest, hostfork: Run) -> Iterator[Spot]:
-    """The place that the parameter names."""
-    name, _, rest = request.param.partition("-")
-    kind, _, mode = rest.partition(":")
-    person, disk = request.getfixturevalue(name), request.getfixturevalue(f"{kind}_disk")
-    made = _settle(person, disk, f":{mode}" if mode else "", hostfork)
-    yield made
-    made.await_erased()
-
-
-def _settle(person: Person, disk: Disk, mode: str, hostfork: Run) -> Spot:
-    """A home folder on the disk, on Btrfs in a subvolume that is theirs."""
-    folder = disk.folder(person)
-    if disk.kind == "btrfs":
-        folder = f"{folder}/own"
-        person.call(make_subvolume, folder)
-    at_home = replace(person, home=make_home(folder, person.uid, person.gid))
-    made = Spot(at_home, disk, mode, hostfork)
-    at_home.call(os.mkdir, made.aside)
-    return made
 
 
 @pytest.fixture
@@ -174,148 +73,6 @@ def test_a_python_package_in_an_environment_of_the_fork(
     result = picture(f"{spot.aside}/result{spot.project if options else ''}")
     assert is_content_of(view, base, result) == []
     spot.hostfork(spot.person, "discard", "env", "--yes", check=0)
-
-
-@pytest.mark.rig("network")
-@spots("user-ext4:copy", "root-btrfs:overlay")
-def test_uv_with_the_cache_of_the_home_folder(packages: Fetched, spot: Spot) -> None:
-    """Its cache is on another mount than the private project, so that hard links are impossible (CASES 30)."""
-    packages.unpack("idna", spot.person, spot.project)
-    uv = f"{spot.aside}/uv"
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--find-links", packages.wheels, "--target", uv]
-    spot.person.run([*pip, "uv"], check=True, timeout=600)
-    script = (
-        'set -e; "$1/bin/uv" -q venv --python "$2" .venv\n'
-        '"$1/bin/uv" -q pip install --no-index --find-links "$3" . pytest; .venv/bin/python -m pytest -q'
-    )
-    with spot.untouched():
-        said = spot.run("sh", "-c", script, "sh", uv, PYTHON, packages.wheels)
-    assert " passed" in said
-
-
-# --- Node ------------------------------------------------------------------------------------------------------------
-
-_NPM = "npm ci --offline --no-audit --no-fund && npm test && npm run bundle"
-
-
-@pytest.mark.rig("network", "node")
-@spots("user-ext4:copy", "root-btrfs:overlay")
-def test_npm_installs_in_a_fork(spot: Spot) -> None:
-    """A hundred and fifty packages, one with an install script, from the home folder's cache; then the suite."""
-    real_projects.fetched("node").unpack_qs(spot.person, spot.project)
-    cache = ("--private", f"{spot.person.home}/.npm") if spot.person.uid else ()
-    kept = picture(f"{spot.person.home}/.npm")
-    with spot.untouched():
-        said = spot.run("sh", "-c", _NPM, options=("--rm", *cache))
-    assert "# pass  736" in said
-    assert not cache or difference(kept, picture(f"{spot.person.home}/.npm")) == []
-
-
-@pytest.mark.rig("network", "node")
-@spots("user-ext4:live", "root-btrfs:btrfs")
-def test_an_installed_node_project(spot: Spot) -> None:
-    """TypeScript writes nothing anew (CASES 28); npm puts all in place again over what is there (CASES 15)."""
-    real_projects.fetched("node").unpack_qs(spot.person, spot.project)
-    spot.on_host("sh", "-c", "npm ci --offline --no-audit --no-fund && npm run types")
-    list_emitted = "node_modules/.bin/tsc --incremental --listEmittedFiles"
-    with spot.untouched():
-        assert spot.run("sh", "-c", list_emitted) == ""
-        said = spot.run("sh", "-c", f"echo '// x' >>lib/utils.js; {list_emitted}")
-        emitted = {os.path.basename(line) for line in said.split() if line.endswith(".js")}
-        assert "utils.js" in emitted
-        assert "formats.js" not in emitted  # which does not need it
-        assert "# pass  736" in spot.run("sh", "-c", _NPM)
-
-
-# --- C and Rust: a warm build tree (CASES 28) ------------------------------------------------------------------------
-
-_MAKE = ("make", "-j2", "CFLAGS=-O0 -std=c99 -DLUA_USE_LINUX", "MYLIBS=-ldl", "MYLDFLAGS=-Wl,-E")
-_NINJA = """rule cc
-  command = cc -O0 -c $in -o $out -MD -MF $out.d
-  depfile = $out.d
-build out/lapi.o: cc lapi.c
-build out/lzio.o: cc lzio.c
-"""
-
-
-@pytest.fixture(scope="session")
-def built_lua(bench: Bench) -> str:
-    """A tar file of Lua's tree, built by make and ninja; all its times are in it."""
-    folder = os.path.join(bench.folder, "lua")
-    builder = Person("builder", os.geteuid(), os.getegid(), bench.folder)
-    real_projects.fetched().unpack("lupa", builder, folder, "third-party/lua54")
-    write_files(folder, {"build.ninja": _NINJA})
-    for command in (_MAKE, ("ninja",), ("tar", "-cf", f"{folder}.tar", "--format=pax", "-C", folder, ".")):
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return f"{folder}.tar"
-
-
-@pytest.mark.rig("network", "compiler", "make", "ninja")
-@spots(*ALTERNATING)
-def test_a_warm_c_build(built_lua: str, spot: Spot) -> None:
-    """Lua, built on the host: make and ninja find nothing to do, one edited file is one file; the suite passes."""
-    spot.person.call(os.mkdir, spot.project)
-    spot.on_host("tar", "-xf", built_lua, "--no-same-owner")
-    spot.on_host(*_MAKE, "--question")
-    edited = "echo '/* x */' >>lapi.c"
-    with spot.untouched():
-        spot.run(*_MAKE, "--question")
-        assert "no work to do" in spot.run("ninja")
-        make = " ".join(f"'{word}'" for word in _MAKE)
-        said = spot.run("sh", "-c", f"{edited}; {make} && cd testes && ../lua -e _U=true all.lua")
-        assert [line.split()[-1] for line in said.splitlines() if " -c " in line] == ["lapi.c"]
-        assert "final OK" in said
-        assert "[1/1]" in spot.run("sh", "-c", f"{edited}; ninja")
-
-
-_CARGO = """[package]
-name = "app"
-version = "0.1.0"
-edition = "2021"
-[dependencies]
-itoa = "1"
-libc = { version = "0.2", default-features = false }
-memchr = "2"
-ryu = "1"
-"""
-_CRATES = ("itoa-1.0.15", "libc-0.2.172", "memchr-2.7.4", "ryu-1.0.20")
-_VENDORED = '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "vendor"\n'
-_MAIN = """fn main() {
-    let at = memchr::memchr(b'l', b"hello").unwrap();
-    println!("{} {} {}", itoa::Buffer::new().format(at), ryu::Buffer::new().format(0.5), unsafe { libc::getuid() });
-}
-#[test]
-fn finds() { assert_eq!(memchr::memchr(b'o', b"hello"), Some(4)); }
-"""
-
-
-@pytest.mark.rig("network", "rust", "root")
-@spots("root-ext4:copy", "root-btrfs:overlay", "root-btrfs:btrfs", "root-xfs:reflink", "root-xfs:live")
-def test_a_warm_rust_build(spot: Spot) -> None:
-    """Crates that a Python package vendors: cargo finds them fresh, one with a build script too."""
-    real_projects.fetched("rust").unpack("orjson", spot.person, f"{spot.project}/vendor", "include/cargo", _CRATES)
-    files = {"Cargo.toml": _CARGO, ".cargo/config.toml": _VENDORED, "src/main.rs": _MAIN}
-    spot.person.call(write_files, spot.project, files)
-    cargo = _cargo()
-    path = {"PATH": f"{os.path.dirname(cargo)}:{spot.person.environment()['PATH']}"}
-    spot.on_host(cargo, "build", "--offline", env=path)
-    script = '"$1" build --offline -v 2>&1'
-    with spot.untouched():
-        said = spot.run("sh", "-c", script, "sh", cargo, env=path)
-        assert {line.split()[0] for line in said.splitlines()} == {"Fresh", "Finished"}
-        script = f"echo '// x' >>src/main.rs; {script} && target/debug/app"
-        said = spot.run("sh", "-c", script, "sh", cargo, env=path)
-        assert [line.split()[1] for line in said.splitlines() if "Compiling" in line] == ["app"]
-        assert "memchr v" in "".join(line for line in said.splitlines() if "Fresh" in line)
-        assert f"2 0.5 {spot.person.uid}\n" in said
-        assert "1 passed" in spot.run(cargo, "test", "--offline", env=path)
-
-
-def _cargo() -> str:
-    """The real one: a chooser of toolchains looks for its settings in the home folder."""
-    rustc = find_program("rustc") or "rustc"
-    root = subprocess.run([rustc, "--print", "sysroot"], check=True, capture_output=True, text=True).stdout.strip()
-    return os.path.join(root, "bin", "cargo")
 
 
 # --- two at once -----------------------------------------------------------------------------------------------------
@@ -496,7 +253,7 @@ _CHECK = 'import sqlite3; print(sqlite3.connect("db").execute("pragma integrity_
 @spots(*ONCE_EACH)
 def test_a_database_of_90_mb_rewritten_50_times(spot: Spot, make_disk: Callable[..., Disk]) -> None:
     """With its log, and a second process that reads all the while: sound in the fork, in what is exported, outside."""
-    large = _settle(spot.person, make_disk(spot.disk.kind, 1500), spot.mode, spot.hostfork)
+    large = settle(spot.person, make_disk(spot.disk.kind, 1500), spot.mode, spot.hostfork)
     large.person.call(os.mkdir, large.project)
     large.on_host(sys.executable, "-c", _MAKE_DATABASE)
     with large.untouched():
