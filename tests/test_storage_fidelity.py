@@ -104,13 +104,16 @@ def test_what_root_locked_is_taken_unlocked_and_named(
 def test_locked_entries_of_a_base_are_as_on_the_host_in_an_overlay(
     ext4_disk: Disk, person: Person, locked: list[str]
 ) -> None:
-    """They cannot be changed there either, and the fork goes."""
+    """They cannot be changed there either, but for the top, of which it is said; and the fork goes."""
     source, pool = sample(person, ext4_disk)
+    locked.append(source)
+    set_flags(source, IMMUTABLE)
     locked.append(f"{source}/small")
     set_flags(locked[-1], IMMUTABLE)
     storage = next(row for row in ROWS if str(row) == "live").storage
 
     def trial(tree: str) -> int | None:
+        write(f"{tree}/new")
         try:
             write(f"{tree}/small", b"new")
         except PermissionError as error:
@@ -118,10 +121,10 @@ def test_locked_entries_of_a_base_are_as_on_the_host_in_an_overlay(
         return None
 
     def fork() -> Any:
-        storage.prepare("k", Source(source), pool)
-        return visible(storage, "k", pool, trial)
+        done = storage.prepare("k", Source(source), pool)
+        return done.lost, visible(storage, "k", pool, trial)
 
-    assert person.call(fork) == errno.EPERM
+    assert person.call(fork) == ((Lost("", ("immutable",)),), errno.EPERM)
     assert person.call(storage.remove, "k", pool) is Removal.GONE
 
 

@@ -20,7 +20,7 @@ from hostfork.helper.protocol import Overlay as OverlayMount
 from hostfork.storage import layers, overlay, shared, snapshot
 from hostfork.storage.btrfs import kept, said
 from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Source, Witness
-from hostfork.storage.entry import FOLDER
+from hostfork.storage.entry import FOLDER, Outcome, Taken
 from hostfork.storage.failures import failed
 from hostfork.storage.keys import Keyed
 from hostfork.storage.overlay import UPPER, WORK
@@ -65,22 +65,21 @@ class Frozen(Keyed):
         The witness is told of nothing.
         """
         start = time.monotonic()
-        unwritable, guarantee = False, Guarantee.SNAPSHOT
+        top, guarantee = Taken(Outcome.GONE), Guarantee.SNAPSHOT
 
         def make(found: Found, room: int) -> None:
-            nonlocal unwritable, guarantee
+            nonlocal top, guarantee
             into = layers.begin(shared.take(found, source, room), room, key)
             guarantee = kept(found)
             base = os.open(f"{BASE}/{found.place.inside}", FOLDER, dir_fd=room)
             try:
-                unwritable = overlay.make_layers(into, base).unwritable
+                top = overlay.make_layers(into, base)
             finally:
                 os.close(base)
                 os.close(into)
 
         snapshot.made_under(self.keys_of(pool), key, source, pool, make)
-        seconds = time.monotonic() - start
-        return Prepared(key, Mechanism.OVERLAY, 0, 0, seconds, ("",) if unwritable else (), guarantee)
+        return overlay.prepared(key, time.monotonic() - start, top, guarantee)
 
     def mounts(self, key: str, pool: str) -> OverlayMount:
         """The overlay, `volatile`: its work folder serves one mount."""

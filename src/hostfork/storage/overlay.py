@@ -23,6 +23,7 @@ from hostfork.storage import stores
 from hostfork.storage.contract import (
     Guarantees,
     Layer,
+    Lost,
     Offer,
     Prepared,
     Progress,
@@ -69,7 +70,7 @@ class Overlay(Keyed):
         keys = Keys(pool, Mechanism.OVERLAY.value)
         new = keys.begin(key)
         try:
-            unwritable = _made(source, new, witness)
+            top = _made(source, new, witness)
             keys.commit(key)
         except HostforkError as error:
             error.details += keys.undo(key)
@@ -84,7 +85,7 @@ class Overlay(Keyed):
             for line in keys.undo(key):
                 error.add_note(line)
             raise
-        return Prepared(key, Mechanism.OVERLAY, 0, 0, time.monotonic() - start, ("",) if unwritable else ())
+        return prepared(key, time.monotonic() - start, top)
 
     def mounts(self, key: str, pool: str) -> OverlayMount:
         """The overlay, `volatile`: its work folder serves one mount."""
@@ -218,8 +219,15 @@ def _tried(source: Source, pool: str, where: str) -> Refusal | None:
     return _refused(f"the kernel does not mount an overlay {where}: {words[2]}", int(words[0] or errno.EIO))
 
 
-def _made(source: Source, new: str, witness: Witness | None) -> bool:
-    """Make the three parts in the folder `new`; whether the top is one that the user may not write."""
+def prepared(key: str, seconds: float, top: Taken, guarantee: Guarantee | None = None) -> Prepared:
+    """What any overlay's `prepare` tells: its upper folder `top` is all that was made."""
+    lost = (Lost("", top.lost),) if top.lost else ()
+    unwritable = ("",) if top.unwritable else ()
+    return Prepared(key, Mechanism.OVERLAY, 0, 0, seconds, unwritable, guarantee, lost=lost)
+
+
+def _made(source: Source, new: str, witness: Witness | None) -> Taken:
+    """Make the three parts in the folder `new`; what became of the top."""
     try:
         base = open_quietly(source.path, FOLDER)
     except OSError as error:
@@ -239,7 +247,7 @@ def _made(source: Source, new: str, witness: Witness | None) -> bool:
         os.close(base)
     if witness is not None and taken.source is not None and taken.copy is not None:
         witness(b"", taken.source, taken.copy)
-    return taken.unwritable
+    return taken
 
 
 def make_layers(room: int, base: int) -> Taken:
