@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import struct
+from collections.abc import Iterator
 
 from hostfork.helper.shapes import NamedTuple
 
@@ -12,6 +13,7 @@ _HEAD = struct.Struct("=QQLLLL")
 _EXTENT = struct.Struct("=QQQQQLLLL")
 _COUNT = 512
 _LAST, _ENCODED, _SHARED = 0x1, 0x8, 0x2000
+_SYNC = 0x1
 _END = 2**64 - 1
 
 
@@ -23,26 +25,42 @@ class Extents(NamedTuple):
     exact: bool
 
 
-def extents(opened: int) -> Extents:
-    """Look at an open regular file. Nothing is written out for it. Raises OSError: not every filesystem can tell.
+class Extent(NamedTuple):
+    """One range of a file and where it begins on the disk. `exact`: there it takes just as much.
 
-    Shared is what the filesystem knows to have a second reference, be it in the same file.
+    `shared` is what the filesystem knows to have a second reference, be it in the same file.
     """
-    exclusive = shared = start = 0
+
+    logical: int
+    physical: int
+    length: int
+    shared: bool
+    exact: bool
+
+
+def extents(opened: int) -> Extents:
+    """Look at an open regular file. Nothing is written out for it. Raises OSError: not every filesystem can tell."""
+    exclusive = shared = 0
     exact = True
+    for one in mapped(opened):
+        exact = exact and one.exact
+        if one.shared:
+            shared += one.length
+        else:
+            exclusive += one.length
+    return Extents(exclusive, shared, exact)
+
+
+def mapped(opened: int, sync: bool = False) -> Iterator[Extent]:
+    """The extents of an open regular file; `sync`: its content is written out first. Raises OSError."""
     buffer = bytearray(_HEAD.size + _COUNT * _EXTENT.size)
-    while True:
-        _HEAD.pack_into(buffer, 0, start, _END - start, 0, 0, _COUNT, 0)
+    start, flags = 0, 0
+    while not flags & _LAST:
+        _HEAD.pack_into(buffer, 0, start, _END - start, _SYNC if sync else 0, 0, _COUNT, 0)
         fcntl.ioctl(opened, _FIEMAP, buffer)
-        found = _HEAD.unpack_from(buffer)[3]
         flags = _LAST
-        for index in range(found):
-            logical, _, length, _, _, flags, *_ = _EXTENT.unpack_from(buffer, _HEAD.size + index * _EXTENT.size)
-            exact = exact and not flags & _ENCODED  # compressed: it takes less
-            if flags & _SHARED:
-                shared += length
-            else:
-                exclusive += length
+        for index in range(_HEAD.unpack_from(buffer)[3]):
+            logical, physical, length, _, _, flags, *_ = _EXTENT.unpack_from(buffer, _HEAD.size + index * _EXTENT.size)
             start = logical + length
-        if flags & _LAST:
-            return Extents(exclusive, shared, exact)
+            # compressed: it takes less
+            yield Extent(logical, physical, length, bool(flags & _SHARED), not flags & _ENCODED)
