@@ -23,6 +23,7 @@ from hostfork.helper.protocol import (
     Exited,
     Finish,
     Follow,
+    MeterEnded,
     Signal,
     Started,
     Stopped,
@@ -225,7 +226,7 @@ def _become_command(plan: Context, report: int, gate: int) -> NoReturn:
 
 
 class _Limit:
-    """The time limit. The clock is here, outside the job: a stopped command is ended in time, a stopped owner too."""
+    """The limits of time and storage, kept outside the job: a stopped command is ended in time, a stopped owner too."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -234,8 +235,12 @@ class _Limit:
 
     def begin(self) -> None:
         """The command runs."""
-        if self._seconds:
+        if self._seconds and not self._reached:
             self._deadline = time.monotonic() + self._seconds
+
+    def cut(self) -> None:
+        """No more may be stored: without a grace, in which more would be."""
+        self._reached, self._deadline = True, time.monotonic()
 
     def milliseconds(self) -> float | None:
         """How long nothing is to be done."""
@@ -257,7 +262,9 @@ class _Limit:
             command.send_signal(signal.SIGCONT, -1)
 
 
-def keep(command: Command, tree: ProcessTree, channel: Channel, owner: int, journal: int, seconds: float) -> None:
+def keep(
+    command: Command, tree: ProcessTree, channel: Channel, owner: int, journal: int, seconds: float, meter: int | None
+) -> None:
     """Report and pass on until the owner says finish; without an owner, end the tree and write it down."""
     limit = _Limit(seconds)
     children = syscalls.signalfd({signal.SIGCHLD})
@@ -279,10 +286,17 @@ def keep(command: Command, tree: ProcessTree, channel: Channel, owner: int, jour
                 for number in command.early:
                     command.send_signal(number, -1)
                 limit.begin()
+                if meter is not None:
+                    waiting.register(meter, select.POLLIN)
             for change in changes:
                 command.report(change, channel)
             if channel.fileno() in ready and not _obey(command, tree, channel):
                 return
+            if meter in ready and meter is not None:
+                waiting.unregister(meter)
+                if command.status is None:
+                    channel.send(MeterEnded())
+                    limit.cut()
             limit.act(command, tree, channel)
             command.wake(owner)
             if owner in ready:

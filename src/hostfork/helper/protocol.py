@@ -1,13 +1,15 @@
 """What owner and helper say to each other: one JSON object a line over a Unix stream socket, typed on both sides.
 
     helper -> owner   Ready         the helper is there; what a trial of namespaces gave
-    owner  -> helper  ViewPlan      the gate: everything to do; descriptors attached: the journal, the cgroup's folder
+    owner  -> helper  ViewPlan      the gate: everything to do; descriptors attached: the journal,
+                                    the cgroup's folder, a pidfd of the meter
     helper -> owner   Step          a named step begins (only the first of its kind)
     helper -> owner   Failed        a step failed; the command was not started; the helper exits
     helper -> owner   Started       the command exists: pid, start time, mount namespace
     helper -> owner   Executed      the exec happened (told by a close-on-exec pipe) or the errno why it did not
     helper -> owner   Stopped       the command was stopped by a signal
     helper -> owner   TimedOut      the time limit is reached: SIGTERM now, and after a grace the tree is killed
+    helper -> owner   MeterEnded    what measures the fork's storage ended, at the limit or not: the tree is killed
     helper -> owner   Exited        the command ended: exit status or signal
     owner  -> helper  Signal        send this signal to the command (the keeper is its parent: the pid cannot be reused)
     owner  -> helper  Follow        the owner stops as the command did: SIGCONT to it when the command goes on or ends
@@ -115,7 +117,7 @@ class ViewPlan(NamedTuple):
     `namespaces` false is the relocated mode: no view, only the context. `identity` is None for root. `slave`: host
     mounts made later appear; else the view is private. `cgroup`: the second descriptor is the fork's cgroup, else
     the keeper is the subreaper. `limit`: seconds that the command may run, 0 for ever; the keeper has the clock, for
-    the owner may be stopped.
+    the owner may be stopped. `meter`: the last descriptor is a pidfd, and when that process ends, so does the tree.
     """
 
     schema: int
@@ -128,6 +130,7 @@ class ViewPlan(NamedTuple):
     owner: int
     context: Context
     limit: float = 0.0
+    meter: bool = False
 
 
 class Ready(NamedTuple):
@@ -163,6 +166,10 @@ class Stopped(NamedTuple):
 
 
 class TimedOut(NamedTuple):
+    pass
+
+
+class MeterEnded(NamedTuple):
     pass
 
 
@@ -203,6 +210,7 @@ Message = (
     | Executed
     | Stopped
     | TimedOut
+    | MeterEnded
     | Exited
     | Signal
     | Follow

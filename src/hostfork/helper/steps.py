@@ -51,6 +51,7 @@ def _carry_out(plan: ViewPlan, channel: Channel) -> None:
         steps.begin("plan")
         owner = os.pidfd_open(plan.owner)
         journal, cgroup = channel.descriptors[0], channel.descriptors[1] if plan.cgroup else None
+        meter = channel.descriptors[-1] if plan.meter else None
         tree = keeper.ProcessTree(cgroup)
         if plan.namespaces:
             _build(plan, steps)
@@ -64,7 +65,7 @@ def _carry_out(plan: ViewPlan, channel: Channel) -> None:
         sentence = error.strerror or str(error)
         steps.fail(error.errno or 0, os.fsdecode(error.filename or b""), sentence)
         return
-    keeper.keep(command, tree, channel, owner, journal, plan.limit)
+    keeper.keep(command, tree, channel, owner, journal, plan.limit, meter)
 
 
 def _build(plan: ViewPlan, steps: _Steps) -> None:

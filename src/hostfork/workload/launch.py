@@ -123,16 +123,22 @@ class Helper:
         return self._ready
 
     def start(
-        self, plan: ViewPlan, journal: int, cgroup: int | None, meanwhile: Callable[[], None] = _nothing
+        self,
+        plan: ViewPlan,
+        journal: int,
+        cgroup: int | None,
+        meanwhile: Callable[[], None] = _nothing,
+        meter: int | None = None,
     ) -> Launched:
         """Send the plan through the gate; returns when the command exists, before it is known to have exec'd.
 
-        `meanwhile` is called while the helper builds the view.
+        `meanwhile` is called while the helper builds the view. `meter`: a pidfd, where the plan says so.
         Raises ViewError where a step failed: the command was not started and the helper is gone.
         """
         self.ready()
         try:
-            self.channel.send(plan, (journal,) if cgroup is None else (journal, cgroup))
+            given = (descriptor for descriptor in (journal, cgroup, meter) if descriptor is not None)
+            self.channel.send(plan, tuple(given))
         except OSError as error:
             raise self._died() from error
         meanwhile()

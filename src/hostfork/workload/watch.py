@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from hostfork.helper.protocol import GRACE, Channel, Exited, Follow, Signal, Stopped, TimedOut
+from hostfork.helper.protocol import GRACE, Channel, Exited, Follow, MeterEnded, Signal, Stopped, TimedOut
 from hostfork.helper.shapes import Protocol
 from hostfork.values import frozen
 from hostfork.workload.cgroup import own_folder
@@ -54,11 +54,15 @@ class SignalSource(Protocol):
 
 @frozen
 class Exit:
-    """How the command ended: `exit` or `signal`. `timed_out`: the time limit was reached first."""
+    """How the command ended: `exit` or `signal`. `timed_out`: the time limit was reached first.
+
+    `cut`: it was ended because what measures the fork's storage had ended.
+    """
 
     exit: int | None
     signal: int | None
     timed_out: bool = False
+    cut: bool = False
 
 
 def watch(
@@ -72,6 +76,7 @@ def watch(
     `group` and `namespace` (the mount namespace's inode) tell a signal of the fork's own from others.
     """
     given_up: float | None = None
+    timed_out = cut = False
     waiting = select.poll()
     waiting.register(channel.fileno(), select.POLLIN)
     if signals is not None:
@@ -83,11 +88,13 @@ def watch(
         stopped = None
         while (message := channel.next()) is not None:
             if isinstance(message, Exited):
-                return _exit(message.status, given_up is not None)
+                return _exit(message.status, timed_out, cut)
             if isinstance(message, Stopped):
                 stops += 1
                 stopped = message.signal
-            elif isinstance(message, TimedOut):
+            elif isinstance(message, TimedOut | MeterEnded):
+                timed_out = timed_out or isinstance(message, TimedOut)
+                cut = cut or isinstance(message, MeterEnded)
                 given_up = time.monotonic() + _END_OF_LIMIT
         for one in received:
             _pass_on(one, channel, group, namespace, stops)
@@ -101,11 +108,11 @@ def watch(
         if channel.fileno() in ready and not channel.read():
             raise keeper_died()
         if left == 0.0 and not ready:
-            return Exit(None, signal.SIGKILL, timed_out=True)
+            return _exit(-signal.SIGKILL, timed_out, cut)
 
 
-def _exit(status: int, timed_out: bool) -> Exit:
-    return Exit(None, -status, timed_out) if status < 0 else Exit(status, None, timed_out)
+def _exit(status: int, timed_out: bool, cut: bool) -> Exit:
+    return Exit(None, -status, timed_out, cut) if status < 0 else Exit(status, None, timed_out, cut)
 
 
 def pass_early(channel: Channel, signals: SignalSource) -> None:
