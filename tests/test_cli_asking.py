@@ -17,8 +17,8 @@ from hostfork.policy.rules import Environment, Quiesce, RuleOptions
 NONE = {
     "private": (), "read_only": (), "shared": (), "scratch": (), "hidden": (), "endpoint": (), "policy": None,
     "require": (), "share_all": False, "relocated": False, "cwd": None, "env": (), "env_file": (),
-    "clear_env": False, "fd": (), "timeout": None, "pool": None,
-    "prefer": None, "quiesce": None, "unquiesce": None, "freeze_cgroup": None,
+    "clear_env": False, "fd": (), "timeout": None, "storage_limit": None, "pool": None,
+    "prefer": None, "quiesce": None, "unquiesce": None, "freeze_cgroup": None, "unreadable": None,
 }  # fmt: skip
 
 
@@ -34,14 +34,15 @@ def test_every_option_has_its_place():
     asked = request(
         private=("a:copy",), read_only=("b",), shared=("c",), scratch=("d:tmpfs=1M",), hidden=("e",),
         endpoint=("f",), policy="build", require=("cgroup",), share_all=True, relocated=True, env=("K=V",),
-        clear_env=True, fd=("5", "7"), timeout="5m", pool="p", name="n", keep=True, export="out",
+        clear_env=True, fd=("5", "7"), timeout="5m", storage_limit="2G", pool="p", name="n", keep=True, export="out",
         prefer="memory", quiesce="stop", unquiesce="start", freeze_cgroup="/g",
     )  # fmt: skip
     assert asked == Request(
         ("true",),
         "build",
         RuleOptions(("a:copy",), ("b",), ("c",), ("d:tmpfs=1M",), ("e",), ("f",), ("cgroup",),
-                    Environment(True, (("K", "V"),)), True, 300.0, "memory", Quiesce("stop", "start", "/g")),
+                    Environment(True, (("K", "V"),)), True, 300.0, "memory",
+                    quiesce=Quiesce("stop", "start", "/g"), storage_limit=2 << 30),
         "n", Keep.ALWAYS, "out", None, (5, 7), "p", True,
     )  # fmt: skip
     assert request(rm=True).keep is Keep.NEVER
@@ -64,6 +65,8 @@ def test_paths_are_the_shells_own_also_with_another_working_directory(tmp_path, 
         ({"timeout": "soon"}, "--timeout"),
         ({"timeout": "0"}, "--timeout"),
         ({"timeout": "-1s"}, "--timeout"),
+        ({"storage_limit": "much"}, "--storage-limit"),
+        ({"storage_limit": "0"}, "--storage-limit"),
         ({"fd": ("2",)}, "--fd"),
         ({"fd": ("x",)}, "--fd"),
         ({"fd": ("٣",)}, "--fd"),

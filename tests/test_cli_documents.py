@@ -11,6 +11,7 @@ import pytest
 
 import cli_values as values
 from hostfork.cli import documents
+from hostfork.cli.policy_document import policy_document
 from hostfork.collect.changeset import Counts
 from hostfork.errors import HostforkError
 from hostfork.lifecycle.doctor import Capability
@@ -70,7 +71,8 @@ def test_the_result_of_a_run_has_the_keys_that_were_promised():
         "timings",
     ]
     assert list(document)[: len(promised)] == promised
-    assert document["status"] == {"exit": 0, "signal": None, "timed_out": False, "error": None}
+    ended = {"exit": 0, "signal": None, "timed_out": False, "storage_limited": False, "error": None}
+    assert document["status"] == ended
     keys = ["path", "mechanism", "guarantee", "bytes_copied", "base_content", "source_changed", "skipped", "lost"]
     assert list(document["paths"][0]) == keys
     assert document["changes"] == {"created": 3, "modified": 1, "deleted": 2, "metadata": 0, "type": 0}
@@ -128,7 +130,7 @@ def test_exact_paths():
 
 
 def test_a_policy_is_a_document():
-    document = documents.policy(values.policy())
+    document = policy_document(values.policy())
     assert json.loads(json.dumps(document))["rules"][1]["path_bytes"]
     assert document["requires"] == ["cgroup"]
 
@@ -140,7 +142,7 @@ def test_every_document_is_valid_json_for_strict_readers():
         observed(),
         documents.plan(values.plan()),
         documents.error(values.error(), 125),
-        documents.policy(values.policy()),
+        policy_document(values.policy()),
     ]
     text = json.dumps(everything)
     # a lone surrogate is no text: strict readers refuse the whole document

@@ -113,7 +113,8 @@ def test_the_result_is_the_whole_story(run, person):
     assert done.returncode == 3
     document = result(path)
     assert document["fork"] == "n"
-    assert document["status"] == {"exit": 3, "signal": None, "timed_out": False, "error": None}
+    ended = {"exit": 3, "signal": None, "timed_out": False, "storage_limited": False, "error": None}
+    assert document["status"] == ended
     assert document["changes"]["created"] == 1
     assert (document["kept"], document["released"]) == (True, False)
     assert document["paths"][0]["path"] == os.path.realpath(person.home + "/proj")

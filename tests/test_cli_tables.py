@@ -101,6 +101,7 @@ def test_how_a_command_ended():
     assert ended_in_words(Status(exit=0), None) == "with 0"
     assert ended_in_words(Status(signal=9), "t") == "by signal 9, t"
     assert ended_in_words(Status(signal=9, timed_out=True), None) == "at its time limit"
+    assert ended_in_words(Status(signal=9, storage_limited=True), None) == "over its storage limit"
     assert ended_in_words(Status(), None) == "nobody saw how"
     assert ended_in_words(Status(error=values.problem()), None) == "the pool is full (storage.no-space)"
 

@@ -177,11 +177,13 @@ def test_switches_of_options_win_and_add() -> None:
         require=("cgroup", "cgroup"),
         environment=Environment(True, (("A", "1"),)),
         timeout=5.0,
+        storage_limit=1 << 20,
     )
     assert policy.endpoints == (EndpointRule("/w/s", "s", "--endpoint"),)
     assert policy.requires == (Require.CGROUP,)
     assert dataclasses.replace(policy.environment, defaults=()) == Environment(True, (("A", "1"),))
     assert policy.timeout == 5.0
+    assert policy.storage_limit == 1 << 20
 
 
 def test_nothing_private_is_refused_unless_it_is_meant() -> None:
@@ -294,6 +296,9 @@ set = { CI = "1", B = { base64 = "/w==" } }
 [process]
 timeout = "10m"
 
+[storage]
+limit = "2G"
+
 [ssh]
 config-copies = false
 """
@@ -333,6 +338,7 @@ def test_a_file_with_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
         host_mounts_appear=False,
         ssh_config_copies=False,
         timeout=600.0,
+        storage_limit=2 << 30,
     )
 
 
@@ -456,6 +462,10 @@ def test_a_file_with_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
         ("[process]\ntimeout = true", Code.POLICY_BAD_VALUE, "p.toml:3: process.timeout", "true or false"),
         ("[process]\ntimeout = nan", Code.POLICY_BAD_VALUE, "p.toml:3: process.timeout", "above zero"),
         ("[process]\nnice = 5", Code.POLICY_UNKNOWN_KEY, "p.toml:3: process.nice", "nice"),
+        ("[storage]\nlimit = 'much'", Code.POLICY_BAD_VALUE, "p.toml:3: storage.limit", "'much'"),
+        ("[storage]\nlimit = 0", Code.POLICY_BAD_VALUE, "p.toml:3: storage.limit", "a size"),
+        ("[storage]\nsize = 5", Code.POLICY_UNKNOWN_KEY, "p.toml:3: storage.size", "size"),
+        ("storage = 5", Code.POLICY_BAD_VALUE, "p.toml:2: storage", "a table"),
         ("[ssh]\nconfig = 5", Code.POLICY_UNKNOWN_KEY, "p.toml:3: ssh.config", "config"),
         ("ssh = 5", Code.POLICY_BAD_VALUE, "p.toml:2: ssh", "a table"),
     ],
@@ -696,6 +706,7 @@ POLICIES = st.builds(
     host_mounts_appear=st.booleans(),
     ssh_config_copies=st.booleans(),
     timeout=st.one_of(st.none(), st.floats(0.001, 1e9)),
+    storage_limit=st.one_of(st.none(), st.integers(1, 1 << 50)),
     prefer=st.sampled_from(Prefer),
     unreadable=st.sampled_from(Unreadable),
     quiesce=st.one_of(

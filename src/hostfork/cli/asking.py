@@ -6,7 +6,7 @@ import os
 
 from hostfork.errors import Code, PolicyError
 from hostfork.lifecycle.request import Keep, Request
-from hostfork.policy.options import parse_duration
+from hostfork.policy.options import parse_duration, parse_size
 from hostfork.policy.rules import Environment, Quiesce, RuleOptions
 
 TYPE_CHECKING = False
@@ -35,6 +35,7 @@ def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
             environment=environment(options["clear_env"], options["env_file"], options["env"]),
             share_all=options["share_all"],
             timeout=None if options["timeout"] is None else parse_duration(options["timeout"], "--timeout"),
+            storage_limit=_size(options["storage_limit"], "--storage-limit"),
             prefer=options["prefer"],
             unreadable=options["unreadable"],
             quiesce=Quiesce(options["quiesce"], options["unquiesce"], options["freeze_cgroup"]),
@@ -47,6 +48,10 @@ def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
         pool=_from_caller(options["pool"], base) if options["pool"] else None,
         relocated=options["relocated"],
     )
+
+
+def _size(text: str | None, option: str) -> int | None:
+    return None if text is None else parse_size(text, option)
 
 
 def _from_caller(word: str, base: str | None) -> str:

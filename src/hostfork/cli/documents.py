@@ -13,7 +13,6 @@ from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import HostforkError
 from hostfork.lifecycle.record import ForkProcess, Outcome, PathRecord, Problem, Reclaiming, Record, Status
 from hostfork.policy.plan import PathPlan, Plan
-from hostfork.policy.rules import Policy, Rule
 from hostfork.storage.contract import Lost, Offer, Refusal, Usage
 
 TYPE_CHECKING = False
@@ -112,6 +111,7 @@ def status(value: Status) -> Document:
         "exit": value.exit,
         "signal": value.signal,
         "timed_out": value.timed_out,
+        "storage_limited": value.storage_limited,
         "error": problem(value.error),
     }
 
@@ -144,6 +144,8 @@ def result(outcome: Outcome) -> Document:
         "bytes_kept": outcome.bytes_kept,
         "notices": words(outcome.notices),
         "reclaiming": outcome.reclaiming,
+        "storage_limit": outcome.storage_limit,
+        "storage_taken": outcome.storage_taken,
     }
 
 
@@ -178,6 +180,7 @@ def record(value: Record) -> Document:
         "pid": value.command_process.pid if value.command_process else None,
         "status": status(value.status) if value.status else None,
         "torn": value.torn,
+        "storage_limit": value.storage_limit,
         "paths": [_path_record(path) for path in value.paths],
     }
 
@@ -298,6 +301,7 @@ def plan(value: Plan) -> Document:
             "variables": [[text(name), text(content)] for name, content in value.environment.variables],
         },
         "timeout": value.timeout,
+        "storage_limit": value.storage_limit,
     }
 
 
@@ -340,60 +344,6 @@ def _offer(value: Offer) -> Document:
 
 def _refusal(value: Refusal) -> Document:
     return {"mechanism": value.mechanism.value, "reason": text(value.reason), "errno": value.errno}
-
-
-def policy(value: Policy) -> Document:
-    """A policy: what is asked for, before any host is looked at."""
-    return {
-        "name": text(value.name),
-        "description": text(value.description),
-        "rules": [_rule(rule) for rule in value.rules],
-        "endpoints": [
-            {
-                **exact("path", endpoint.path),
-                **exact("written", endpoint.written),
-                "place": text(endpoint.place),
-                "optional": endpoint.optional,
-            }
-            for endpoint in value.endpoints
-        ],
-        "endpoint_search": value.endpoint_search.value,
-        "requires": [require.value for require in value.requires],
-        "prefer": value.prefer.value,
-        "unreadable": value.unreadable.value,
-        "environment": {
-            "clear": value.environment.clear,
-            "variables": [[text(name), text(content)] for name, content in value.environment.variables],
-            "defaults": [
-                {
-                    "name": text(default.name),
-                    "value": None if default.value is None else text(default.value),
-                    "caches": words(default.caches),
-                    "marks": words(default.marks),
-                }
-                for default in value.environment.defaults
-            ],
-        },
-        "share_all": value.share_all,
-        "host_mounts_appear": value.host_mounts_appear,
-        "ssh_config_copies": value.ssh_config_copies,
-        "timeout": value.timeout,
-    }
-
-
-def _rule(value: Rule) -> Document:
-    return {
-        "access": value.access.value,
-        **exact("path", value.path),
-        **exact("written", value.written),
-        "place": text(value.place),
-        "mechanism": value.mechanism.value if value.mechanism else None,
-        "guarantee": value.guarantee.value if value.guarantee else None,
-        "lesser": [word.value for word in value.lesser],
-        "otherwise": value.otherwise.value if value.otherwise else None,
-        "tmpfs_size": value.tmpfs_size,
-        "optional": value.optional,
-    }
 
 
 def answer(content: Mapping[str, Any]) -> Document:

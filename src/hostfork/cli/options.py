@@ -160,6 +160,12 @@ CONTEXT = (
         more="The command gets SIGTERM, and two seconds later everything is ended.",
     ),
     _value(
+        "--storage-limit", "SIZE", "end everything that would store more: 500M, 2G", rare=True,
+        more="Counted is what the fork takes in its pool: copies that were made for it, and what it wrote, scratch on "
+             "disk included. Copies that do not fit are refused before anything is made. A command that goes over it "
+             "is ended, status 125; its changes are kept as always.",
+    ),
+    _value(
         "--pool", "DIR", "where private copies lie", Completes.FOLDERS,
         more="A folder of yours, closed to others, on a disk; else it lies in the state folder.",
     ),

@@ -72,7 +72,8 @@ def plan_lines(plan: Plan, look: Look) -> list[str]:
         for alias in plan.aliases
     ], look)  # fmt: skip
     lines += _labelled("owned by", [_owner(plan, look)], look)
-    lines += _labelled("private storage", [look.path(plan.pool)] if _stores(plan) else [], look)
+    limit = "" if plan.storage_limit is None else f", at most {size(plan.storage_limit)}: more ends the command"
+    lines += _labelled("private storage", [look.path(plan.pool) + limit] if _stores(plan) else [], look)
     for label, weaker in (("weaker", True), ("note", False)):
         lines += _labelled(label, [harmless(sentence) for sentence in merged_notices(plan, weaker=weaker)], look)
     lines += _labelled("refused", _refusals(plan, look), look)

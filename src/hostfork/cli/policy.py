@@ -62,8 +62,9 @@ def _list(output: Output) -> int:
     policies = [(name, api.policy(name)) for name in api.policies()]
     if output.json:
         from hostfork.cli import documents
+        from hostfork.cli.policy_document import policy_document
 
-        output.document(documents.answer({"policies": [documents.policy(policy) for _, policy in policies]}))
+        output.document(documents.answer({"policies": [policy_document(policy) for _, policy in policies]}))
     else:
         room = max((columns(name) for name, _ in policies), default=0)
         output.lines(f"{pad(harmless(name), room)}  {harmless(policy.description)}" for name, policy in policies)
@@ -74,8 +75,9 @@ def _show(output: Output, name: str, resolved: bool) -> int:
     policy = api.policy(name)
     if output.json:
         from hostfork.cli import documents
+        from hostfork.cli.policy_document import policy_document
 
-        document: dict[str, Any] = {"policy": documents.policy(policy)}
+        document: dict[str, Any] = {"policy": policy_document(policy)}
         output.document(documents.answer(document))
         return 0
     text = api.policy_text(name, resolved=resolved)
@@ -99,8 +101,9 @@ def _check(output: Output, names: tuple[str, ...]) -> int:
             return report(error, output, "policy", status=1)
     if output.json:
         from hostfork.cli import documents
+        from hostfork.cli.policy_document import policy_document
 
-        output.document(documents.answer({"policies": [documents.policy(policy) for policy in good]}))
+        output.document(documents.answer({"policies": [policy_document(policy) for policy in good]}))
     else:
         output.lines(
             f"{harmless(name)}  good, {plural(len(policy.rules), 'rule')}"

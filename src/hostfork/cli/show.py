@@ -79,6 +79,7 @@ def show_lines(
         *(("" if index else "paths", line) for index, line in enumerate(_paths(record, look))),
         ("changes", "not known" if counts is None else counts_in_words(counts)),
         ("space", f"{size(space.bytes)}{' at most' if space.upper_bound else ''}, {plural(space.inodes, 'inode')}"),
+        ("limit", "" if record.storage_limit is None else f"{size(record.storage_limit)} of storage"),
         ("storage", look.path(record.pool)),
         (
             "owned by",
@@ -123,6 +124,8 @@ def ended_in_words(status: Status | None, when: str | None) -> str:
         how = f"{harmless(status.error.message)} ({status.error.code})"
     elif status.timed_out:
         how = "at its time limit"
+    elif status.storage_limited:
+        how = "over its storage limit"
     elif status.signal is not None:
         how = f"by signal {status.signal}"
     elif status.exit is not None:

@@ -32,7 +32,7 @@ from hostfork.vocabulary import Access
 _FIRST_SHOWN = 0.4
 _ADVICE_AFTER = 3.0
 _BETWEEN = 0.1
-_NOTHING_RAN = 125
+_OUR_OWN = 125
 
 
 class Teller:
@@ -231,6 +231,13 @@ def closing_lines(outcome: Outcome, paths: dict[str, str], look: Look, exported:
     return lines
 
 
+def limit_line(outcome: Outcome) -> str:
+    """What is said of a fork that took more than its storage limit."""
+    taken, limit = size(outcome.storage_taken or 0), size(outcome.storage_limit or 0)
+    how = "was ended" if outcome.status.signal is not None else "had ended"
+    return f"the command {how}: its fork takes {taken}, and the storage limit is {limit}"
+
+
 def fate_of(outcome: Outcome, exported: str | None) -> str:
     """What became of the changes."""
     if outcome.kept:
@@ -248,15 +255,17 @@ def exit_status(status: Status) -> int:
         return 124
     if status.error is not None:
         return problem_status(status.error)
+    if status.storage_limited:
+        return _OUR_OWN
     if status.signal is not None:
         return 128 + status.signal
-    return _NOTHING_RAN if status.exit is None else status.exit
+    return _OUR_OWN if status.exit is None else status.exit
 
 
 def problem_status(problem: Problem) -> int:
     """The status of an error inside a result."""
     by_code = {Code.COMMAND_NOT_FOUND.text: 127, Code.COMMAND_NOT_EXECUTABLE.text: 126, Code.WORKLOAD_TIMEOUT.text: 124}
-    return by_code.get(problem.code, _NOTHING_RAN)
+    return by_code.get(problem.code, _OUR_OWN)
 
 
 def problem_lines(problem: Problem, status: int) -> list[str]:

@@ -113,6 +113,14 @@ TROUBLES = {
         "`hostfork list` shows the space of each fork, `hostfork discard FORK` gives it back",
         "`--pool DIR` on a larger disk; `:live` copies nothing; leave out what is not needed with `--scratch FOLDER`",
     ),
+    Code.STORAGE_LIMIT: _trouble(
+        "The private copies alone, or the command with what it wrote, take more than `--storage-limit` or the policy "
+        "allows. Before the command nothing was made or all of it was removed; while it ran everything was ended, and "
+        "its changes are kept.",
+        "a larger `--storage-limit`",
+        "`:live` copies nothing; leave out what is not needed with `--scratch FOLDER` or `--shared PATH`",
+        "`hostfork diff FORK` shows what was written",
+    ),
     Code.STORAGE_POOL: _trouble(
         "The folder for private storage must be yours, closed to others (mode 0700), writable, and on a disk.",
         "name such a folder: `--pool DIR`",
@@ -179,6 +187,11 @@ TROUBLES = {
     Code.WORKLOAD_SURVIVORS: _trouble(
         "A process does not end although it was killed: it waits in the kernel, for a dead disk or network server.",
         "put right what it waits for (`ps -eo pid,stat,wchan,cmd`), then `hostfork recover`",
+    ),
+    Code.WORKLOAD_METER: _trouble(
+        "A fork with a storage limit is measured by a process of its own. Without it nothing holds the fork to its "
+        "limit, so that everything is ended with it: it was killed, by hand or because memory ran out.",
+        "the changes are kept: `hostfork list`; run it again",
     ),
     Code.WORKLOAD_TIMEOUT: _trouble(
         "The limit of `--timeout`, or of the policy, was reached. Everything was ended; the changes are kept.",

@@ -28,6 +28,10 @@ from hostfork.workload.cgroup import Group
 from hostfork.workload.launch import Helper
 from hostfork.workload.watch import Exit, SignalSource, pass_early, watch
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hostfork.lifecycle.meter import Meter
+
 
 class Times:
     """How long each phase took, in seconds."""
@@ -65,6 +69,8 @@ class LiveFork:
         self._finished = False
         self._probes = Probes()
         self._exit = Exit(None, None)
+        self._meter: Meter | None = None
+        self._storage_limited = False
 
     def __enter__(self) -> LiveFork:
         return self
@@ -76,6 +82,8 @@ class LiveFork:
             if error is not None and not self._finished:
                 self._give_up(error)
         finally:
+            if self._meter is not None:
+                self._meter.close()
             if error is not None and self._record is not None:
                 with contextlib.suppress(HostforkError, OSError):  # else the next run does it
                     erase_later(self._record.pool)
@@ -96,6 +104,10 @@ class LiveFork:
         with self._quiesced():
             made = prepare(self._folder, self.record, self._plan, self._tell)
         self._record = self._folder.save(replace(made, keeper=helper.identity()))
+        if self._plan.storage_limit is not None:
+            from hostfork.lifecycle.meter import Meter
+
+            self._meter = Meter(self.record, self._plan.storage_limit)
         self._times.end("prepare")
 
     def _quiesced(self) -> contextlib.AbstractContextManager[object]:
@@ -110,6 +122,7 @@ class LiveFork:
         helper = self._keeper()
         group = self._make_group()
         self._folder.note("launching")
+        meter = None if self._meter is None else self._meter.begin(helper.pid)
         descriptor = None if group is None else group.open()
         view = self._view(caller)
         self._probes.close()
@@ -117,7 +130,7 @@ class LiveFork:
             signals.watching()
         self._launched = self._may_have_run = True
         try:
-            launched = helper.start(view, self._folder.journal(), descriptor, _import_the_end)
+            launched = helper.start(view, self._folder.journal(), descriptor, _import_the_end, meter)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
@@ -148,12 +161,16 @@ class LiveFork:
             signals.unwatch()
         self._folder.note("ended", exit=self._exit.exit, signal=self._exit.signal)
         self._times.end("command")
+        if self._meter is not None and self._exit.cut:
+            self._storage_limited = self._meter.check()
         self._tell(events.EndedCommand(self._status()))
 
     def finish(self) -> Outcome:
         """Stop writers, collect, export where asked, keep or release."""
         self._tell(events.Stopping())
         self._stop_writers()
+        if self._meter is not None:
+            self._storage_limited = self._meter.settle()
         # All content lies in the pool: the kernel can take the view down while it is read there.
         self._keeper().let_go()
         self._times.end("stop")
@@ -242,6 +259,7 @@ class LiveFork:
             owner=os.getpid(),
             context=command_context(self._request, self._plan, caller, cwd, marks(self.record), root),
             limit=self._plan.timeout or 0.0,
+            meter=self._meter is not None,
         )
 
     def _stop_writers(self) -> None:
@@ -257,7 +275,7 @@ class LiveFork:
             )
 
     def _status(self) -> Status:
-        return Status(self._exit.exit, self._exit.signal, self._exit.timed_out)
+        return Status(self._exit.exit, self._exit.signal, self._exit.timed_out, self._storage_limited)
 
     def _outcome(self, found: dict[str, Changeset], kept: bool, left: Leftovers, size: int) -> Outcome:
         paths = tuple(
@@ -289,6 +307,8 @@ class LiveFork:
             notices=tuple(notice.sentence for notice in self._plan.notices if notice.kind.weaker),
             bytes_kept=size,
             changes_by_path=changes.counts_by_path(found),
+            storage_limit=self._plan.storage_limit,
+            storage_taken=None if self._meter is None else self._meter.taken,
         )
 
     def _give_up(self, error: BaseException) -> None:

@@ -89,11 +89,15 @@ class Problem:
 
 @frozen
 class Status:
-    """How the command ended: `exit`, or `signal`; both None where it never ran or nobody saw its end."""
+    """How the command ended: `exit`, or `signal`; both None where it never ran or nobody saw its end.
+
+    `storage_limited`: the fork took more than its storage limit, and the command was ended if it still ran.
+    """
 
     exit: int | None = None
     signal: int | None = None
     timed_out: bool = False
+    storage_limited: bool = False
     error: Problem | None = None
 
 
@@ -125,6 +129,8 @@ class Record:
     status: Status | None = None
     ended: str | None = None
     counts: Counts | None = None
+    storage_limit: int | None = None
+    """Bytes that it may take while its command runs."""
     torn: bool = False
     """The machine went down before the changes were on disk."""
     ignored_only: bool = False
@@ -159,6 +165,7 @@ class Outcome:
     """What a run gave. `timings` in seconds by phase. `leftovers`: sentences about what a release could not finish.
 
     `released`: it is off the list. `reclaiming`: the space of what went is not all back yet, but comes by itself.
+    `storage_taken`: what the fork took when its command ended, in bytes, measured where there is a `storage_limit`.
     """
 
     fork: str
@@ -175,6 +182,8 @@ class Outcome:
     bytes_kept: int = 0
     changes_by_path: tuple[tuple[str, Counts], ...] = ()
     reclaiming: bool = False
+    storage_limit: int | None = None
+    storage_taken: int | None = None
 
 
 @frozen

@@ -79,13 +79,13 @@ def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
     choices = {
         source.path: _choose(rule, source, facts.pool, policy.prefer, request.relocated) for rule, source in wanted
     }
-    if policy.storage_limit is not None:
-        from hostfork.lifecycle.fits import check_fits, counted
+    if policy.storage_limit is None:
+        return make_plan(policy, facts, choices, relocated=request.relocated)
+    from hostfork.lifecycle.fits import check_fits, counted
 
-        choices = counted(choices, {source.path: source for _, source in wanted})
+    choices = counted(choices, {source.path: source for _, source in wanted})
     plan = make_plan(policy, facts, choices, relocated=request.relocated)
-    if policy.storage_limit is not None:
-        check_fits(plan, policy.storage_limit)
+    check_fits(plan, policy.storage_limit)
     return plan
 
 

@@ -34,6 +34,9 @@
     [process]
     timeout = "10m"            # or seconds
 
+    [storage]
+    limit = "2G"               # what the fork may take in its pool
+
     [quiesce]                  # while a fork is made
     command = "pg_ctl …"       # by the shell, before
     undo = "pg_ctl …"          # by the shell, afterwards in any case
@@ -82,6 +85,7 @@ _TOP = {
     "process",
     "quiesce",
     "ssh",
+    "storage",
 }
 
 Key = tuple[str | int, ...]
@@ -191,6 +195,8 @@ def parse(text: str, file: str, name: str, home: str) -> Policy:
     document.known(process, {"timeout"}, ("process",))
     ssh = document.get(table, "ssh", dict, {})
     document.known(ssh, {"config-copies"}, ("ssh",))
+    storage = document.get(table, "storage", dict, {})
+    document.known(storage, {"limit"}, ("storage",))
     requires = document.get(table, "requires", list, [])
     return Policy(
         name=name,
@@ -204,6 +210,7 @@ def parse(text: str, file: str, name: str, home: str) -> Policy:
         host_mounts_appear=document.get(table, "host-mounts-appear", bool, True),
         ssh_config_copies=document.get(ssh, "config-copies", bool, True, ("ssh",)),
         timeout=_timeout(document, process.get("timeout")),
+        storage_limit=document.size(storage["limit"], ("storage", "limit")) if "limit" in storage else None,
         prefer=document.word(table.get("prefer", Prefer.NATIVE.value), Prefer, ("prefer",)),
         unreadable=document.word(table.get("unreadable", Unreadable.REFUSE.value), Unreadable, ("unreadable",)),
         quiesce=_quiesce(document, document.get(table, "quiesce", dict, {})),

@@ -84,6 +84,7 @@ def combine(policy: Policy, options: RuleOptions, cwd: str, home: str) -> Policy
         ),
         share_all=policy.share_all or options.share_all,
         timeout=policy.timeout if options.timeout is None else options.timeout,
+        storage_limit=policy.storage_limit if options.storage_limit is None else options.storage_limit,
         prefer=policy.prefer if options.prefer is None else parse_prefer(options.prefer, "--prefer"),
         unreadable=policy.unreadable
         if options.unreadable is None
@@ -130,6 +131,8 @@ def dump(policy: Policy) -> str:
     table["environment"] = environment
     if policy.timeout is not None:
         table["process"] = {"timeout": policy.timeout}
+    if policy.storage_limit is not None:
+        table["storage"] = {"limit": _size(policy.storage_limit)}
     table["prefer"] = policy.prefer.value
     table["unreadable"] = policy.unreadable.value
     if policy.quiesce:
@@ -153,12 +156,16 @@ def _dump_rule(rule: Rule) -> dict[str, object]:
     if rule.otherwise is not None:
         table["otherwise"] = rule.otherwise.value
     if rule.tmpfs_size is not None:
-        from hostfork.policy.options import format_size
-
-        table["tmpfs-size"] = format_size(rule.tmpfs_size)
+        table["tmpfs-size"] = _size(rule.tmpfs_size)
     if rule.optional:
         table["optional"] = True
     return table
+
+
+def _size(size: int) -> str:
+    from hostfork.policy.options import format_size
+
+    return format_size(size)
 
 
 def _dump_endpoint(endpoint: EndpointRule) -> object:

@@ -103,6 +103,7 @@ def make_plan(policy: Policy, facts: HostFacts, choices: Mapping[str, Choice], *
         timeout=policy.timeout,
         config_copies=copies,
         quiesce=policy.quiesce,
+        storage_limit=policy.storage_limit,
         stable=Require.STABLE in policy.requires,
         skip_unreadable=policy.unreadable is Unreadable.SKIP,
     )

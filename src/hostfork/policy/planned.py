@@ -154,6 +154,8 @@ class Plan:
     timeout: float | None
     config_copies: tuple[ConfigCopy, ...] = ()
     quiesce: Quiesce = Quiesce()
+    storage_limit: int | None = None
+    """Bytes that the fork may take in the pool, what is copied at the start included."""
     stable: bool = False
     """No host process may be writing below a private path while it is taken: looked at again once they are quiesced."""
     skip_unreadable: bool = False

@@ -95,7 +95,7 @@ class Policy:
     """What the user asks for. `share_all`: no rule is needed. `host_mounts_appear`: mounts made later on the host show.
 
     `ssh_config_copies`: an ordinary user's ssh sees private copies of root's readable `ssh_config.d` files, since
-    the originals look badly owned in a user namespace. `timeout` in seconds.
+    the originals look badly owned in a user namespace. `timeout` in seconds, `storage_limit` in bytes.
     """
 
     name: str
@@ -112,6 +112,7 @@ class Policy:
     prefer: Prefer = Prefer.NATIVE
     unreadable: Unreadable = Unreadable.REFUSE
     quiesce: Quiesce = Quiesce()
+    storage_limit: int | None = None
 
 
 @frozen
@@ -131,3 +132,4 @@ class RuleOptions:
     prefer: str | None = None
     unreadable: str | None = None
     quiesce: Quiesce = Quiesce()
+    storage_limit: int | None = None
