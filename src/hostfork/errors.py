@@ -73,6 +73,14 @@ class Code(Enum):
     FORK_LOST = ("fork.lost", "the fork's storage is gone")
     FORK_STATE = ("fork.state", "the state folder cannot be used")
     FORK_CONFIRM = ("fork.confirm", "something would be lost and nobody confirmed it")
+    # baselines
+    BASELINE_NOT_FOUND = ("baseline.not-found", "there is no baseline of that name")
+    BASELINE_NAME_TAKEN = ("baseline.name-taken", "there is a baseline of that name already")
+    BASELINE_IN_USE = ("baseline.in-use", "forks lie over the baseline")
+    BASELINE_CORRUPT = ("baseline.corrupt", "the record of a baseline cannot be read")
+    BASELINE_LOST = ("baseline.lost", "the storage of a baseline is gone")
+    BASELINE_DAMAGED = ("baseline.damaged", "a baseline does not hold what it held when it was made")
+    BASELINE_ORIGIN = ("baseline.origin", "what a baseline is made of cannot be had")
     # hostfork itself
     INTERNAL_FAULT = ("internal.fault", "hostfork met something that it does not handle")
 
@@ -158,3 +166,7 @@ class CollectError(HostforkError):
 
 class ForkError(HostforkError):
     """A fork could not be found, locked, recorded or released."""
+
+
+class BaselineError(HostforkError):
+    """A baseline could not be found, made, read or removed."""

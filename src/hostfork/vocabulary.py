@@ -214,3 +214,13 @@ class ChangeClass(Enum):
     DEPENDENCY = "dependency"
     GENERATED = "generated"
     RUNTIME = "runtime"
+
+
+@unique
+class OriginKind(Enum):
+    """What a baseline was made of."""
+
+    FOLDERS = "folders"
+    GIT = "git"
+    ARCHIVE = "archive"
+    FORK = "fork"

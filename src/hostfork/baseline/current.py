@@ -89,24 +89,43 @@ class LowerCopy(Copy):
 def current(
     source: Source, pool: str, progress: Progress | None = None, waiting: Callable[[], None] = lambda: None
 ) -> Iterator[Ready]:
-    """The baseline of a source, equal to it. `waiting` is told where another process is at it.
+    """The baseline that `--private` keeps of a source, equal to it. It holds still as long as this lasts.
 
-    Raises StorageError as a copy does; UnfitError where there can be none.
+    `waiting` is told where another process is at it. Raises StorageError as a copy does; UnfitError where there can be
+    none.
     """
     line = Line.of(source, pool)
+    with locked(line, source, waiting):
+        yield made_equal(line, source, progress)
+
+
+@contextlib.contextmanager
+def locked(line: Line, source: Source, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold a line, which is made if it is not there. Raises StorageError where it cannot be."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(line.locked(source, waiting))
+        except OSError as error:
+            raise _unmade(line, source, error) from error
+        yield
+
+
+def made_equal(line: Line, source: Source, progress: Progress | None = None) -> Ready:
+    """Make the line's newest generation equal to the source. The lock must be held. Raises StorageError."""
     try:
-        with line.locked(source, waiting):
-            try:
-                ready = _made_equal(line, source, pool, progress)
-            except UnfitError as error:
-                line.is_unfit(os.path.relpath(error.path or source.path, source.path))
-                raise
-            yield ready
+        return _made_equal(line, source, progress)
+    except UnfitError as error:
+        line.is_unfit(os.path.relpath(error.path or source.path, source.path))
+        raise
     except OSError as error:
-        raise failed(f"the baseline of {source.path} could not be made", line.path, error, "prepare") from error
+        raise _unmade(line, source, error) from error
 
 
-def _made_equal(line: Line, source: Source, pool: str, progress: Progress | None) -> Ready:
+def _unmade(line: Line, source: Source, error: OSError) -> StorageError:
+    return failed(f"the baseline of {source.path} could not be made", line.path, error, "prepare")
+
+
+def _made_equal(line: Line, source: Source, progress: Progress | None) -> Ready:
     start = time.monotonic()
     line.settle()
     top = line.top()
@@ -116,16 +135,21 @@ def _made_equal(line: Line, source: Source, pool: str, progress: Progress | None
     if top is not None:
         from hostfork.baseline.refresh import refreshed
 
-        ready = refreshed(line, top, source, pool, progress)
+        ready = refreshed(line, top, source, progress)
         if ready is not None:
             return ready
         line.drop()
-    return _taken(line, source, pool, progress, start)
+    return taken(line, source, progress, start)
+
+
+def is_durable(generation: Generation) -> bool:
+    """Whether all of it is surely on disk."""
+    return os.path.exists(generation.file(DURABLE))
 
 
 def is_whole(generation: Generation) -> bool:
     """Whether all of it is surely there: it is on disk, or the machine was not started again since it was made."""
-    if os.path.exists(generation.file(DURABLE)):
+    if is_durable(generation):
         return True
     try:
         return Facts.read(generation).boot == boot_id()
@@ -133,8 +157,8 @@ def is_whole(generation: Generation) -> bool:
         return False
 
 
-def _taken(line: Line, source: Source, pool: str, progress: Progress | None, start: float) -> Ready:
-    """Take all of the source."""
+def taken(line: Line, source: Source, progress: Progress | None, start: float) -> Ready:
+    """Take all of the source as the line's newest generation. The lock must be held."""
     from hostfork.collect.manifest import StatManifestWriter
 
     since = time.time_ns()
@@ -144,9 +168,9 @@ def _taken(line: Line, source: Source, pool: str, progress: Progress | None, sta
         raise source_error(source, error) from error
     generation, tree, young = line.begin(), line.begin_tree(), set[bytes]()
     storage = LowerCopy()
-    storage.check(source, pool)
+    storage.check(source, line.pool)
     with StatManifestWriter(generation.file(MANIFEST)) as manifest:
-        replica = storage.take_tree(source, pool, tree, _noting(manifest.witness, since, young), progress)
+        replica = storage.take_tree(source, line.pool, tree, _noting(manifest.witness, since, young), progress)
     lost = tuple(Lost(path, what) for path, what in sorted(replica.lost))
     facts = Facts(tuple(sorted(replica.unwritable)), lost)
     facts.write(generation)

@@ -30,7 +30,7 @@ _CHUNK = 1 << 18
 _TELL = 256
 
 
-def refreshed(line: Line, top: Generation, source: Source, pool: str, progress: Progress | None) -> Ready | None:
+def refreshed(line: Line, top: Generation, source: Source, progress: Progress | None) -> Ready | None:
     """The newest generation, or a new one over it, equal to the source. None where it has to be taken anew.
 
     Raises StorageError as a copy does. The line's lock must be held.
@@ -52,7 +52,7 @@ def refreshed(line: Line, top: Generation, source: Source, pool: str, progress: 
         raise unstable(source.path, (walk.at,)) from error
     except OSError as error:
         at = os.path.join(source.path, walk.at) if walk.at else source.path
-        raise LowerCopy().failure(at, source, pool, error) from error
+        raise LowerCopy().failure(at, source, line.pool, error) from error
     if walk.unreadable:
         raise unreadable(source.path, tuple(sorted(walk.unreadable)))
     if walk.unstable:

@@ -119,11 +119,15 @@ def _prepare_private(fork: ForkFolder, path: PathRecord, plan: Plan, progress: _
 
 def _over_baseline(path: PathRecord, source: Source, pool: str, progress: _Progress) -> Prepared:
     """Make the baseline of the source equal to it, and storage over that."""
-    from hostfork.baseline.current import current
+    from hostfork.baseline.current import current, is_durable
 
     with current(source, pool, progress, progress.waiting) as ready:
         there = replace(source, retained=ready.generation.path)
         prepared = storage_of(path.storage).prepare(path.key, there, pool)
+    if not is_durable(ready.generation):
+        from hostfork.baseline.settler import start
+
+        start(ready.generation)
     return replace(
         prepared, files=ready.files, bytes_copied=ready.bytes, seconds=prepared.seconds + ready.seconds,
         unwritable=ready.facts.unwritable or prepared.unwritable, lost=ready.facts.lost,

@@ -1,0 +1,55 @@
+"""The program that puts a generation on disk, in no hurry: `settler.py GENERATION…`.
+
+Started where a run made one. Until it is done the generation counts for this boot of the machine alone: after a crash
+of the machine it is taken anew. SIGKILL at any moment does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hostfork.storage.lines import Generation
+
+
+def start(generation: Generation) -> None:
+    """Start it for a generation. Nothing is raised."""
+    from hostfork.storage.reclaim import start_program
+
+    start_program("-S", os.path.abspath(__file__), generation.path)
+
+
+def settle(path: str) -> None:
+    """Put a generation on disk, and say so in it. Raises OSError; one that went meanwhile is no fault."""
+    from hostfork.baseline.current import DURABLE
+    from hostfork.helper.syscalls import syncfs
+
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        syncfs(folder)
+        with contextlib.suppress(FileNotFoundError):
+            os.close(os.open(DURABLE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=folder))
+    finally:
+        os.close(folder)
+
+
+def main(paths: list[str]) -> None:
+    """Settle them one after the other."""
+    from hostfork.helper import syscalls
+
+    os.nice(19)
+    with contextlib.suppress(OSError):  # a filter on system calls
+        syscalls.set_idle_io()
+    for path in paths:
+        settle(path)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    main(sys.argv[1:])
