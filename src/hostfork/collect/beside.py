@@ -27,7 +27,7 @@ class BesideBase:
         if change is not None:
             self.changes.append(change)
 
-    def _gone(self, relative: str, base: Place, depth: int) -> None:
+    def _gone(self, relative: str, base: Place) -> None:
         """A name of the base that is not visible any more, with everything in it."""
         if relative in self._omit:
             return
@@ -37,12 +37,12 @@ class BesideBase:
             return  # deleted on the host too, or in a folder that only lists its names: not visible to the fork
         self.changes.append(deleted(joined(self._at, relative), before))
         if before.kind is EntryKind.FOLDER:
-            self._gone_below(relative, base, depth + 1)
+            self._gone_below(relative, base)
 
-    def _gone_below(self, relative: str, base: Place, depth: int) -> None:
-        with base_folder(base, depth) as names:
+    def _gone_below(self, relative: str, base: Place) -> None:
+        with base_folder(base) as names:
             for place in names.all():
-                self._gone(below(relative, place.name), place, depth)
+                self._gone(below(relative, place.name), place)
 
 
 def _same_file(tree: Place, base: Place, after: Facts, before: Facts) -> tuple[bool, bool]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
+from hostfork.collect.depth import with_room
 from hostfork.collect.final import Entry
 from hostfork.collect.walk import FOLDER, Place, attributes, open_file
 
@@ -14,6 +17,8 @@ _LINUX_COPY = 1 << 30
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _CAPABILITY = "security.capability"
 _FOLDER_MODE = 0o700
+_LONG = 4000
+"""Bytes of a path: the kernel takes no longer one than PATH_MAX, 4095."""
 
 
 class TreeCopy:
@@ -60,7 +65,7 @@ class TreeCopy:
         folder = self._root
         if entry.relative:
             os.mkdir(place.name, _FOLDER_MODE, dir_fd=place.folder)
-            folder = os.open(place.name, FOLDER, dir_fd=place.folder)
+            folder = with_room(os.open(place.name, FOLDER, dir_fd=place.folder))
         self._open.append((entry.relative, folder, entry, attributes(entry.place, entry.changed) or {}))
 
     def _leave(self, relative: str | None) -> None:
@@ -77,7 +82,8 @@ class TreeCopy:
         if first is None:
             return False
         try:
-            os.link(first, place.name, src_dir_fd=self._root, dst_dir_fd=place.folder, follow_symlinks=False)
+            with _parent(self._root, first) as (folder, name):
+                os.link(name, place.name, src_dir_fd=folder, dst_dir_fd=place.folder, follow_symlinks=False)
         except PermissionError:
             return False  # the first one lies in a folder that is finished and closed: a copy of its own
         return True
@@ -156,6 +162,19 @@ class TreeCopy:
             return False
 
 
+@contextmanager
+def _parent(root: int, relative: str) -> Iterator[tuple[int, str]]:
+    """An open folder from which the rest of the path is short enough for the kernel, and that rest."""
+    with ExitStack() as opened:
+        folder = root
+        while len(os.fsencode(relative)) > _LONG:
+            end = relative.rindex("/", 0, _LONG // 4)  # a letter has up to four bytes, a name up to 255 of them
+            folder = os.open(relative[:end], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+            opened.callback(os.close, folder)
+            relative = relative[end + 1 :]
+        yield folder, relative
+
+
 def _holds(folder: str, relative: str | None) -> bool:
     if relative is None:
         return False
@@ -227,7 +246,7 @@ def remove_tree(parent: int, name: str) -> None:
     folder = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     try:
         os.chmod(f"/proc/self/fd/{folder}", _FOLDER_MODE)
-        opened = os.open(".", FOLDER, dir_fd=folder)
+        opened = with_room(os.open(".", FOLDER, dir_fd=folder))
         try:
             for inner in os.listdir(opened):
                 remove_tree(opened, inner)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from hostfork.collect.changeset import Change
+from hostfork.collect.depth import AnyDepth
 from hostfork.collect.difference import relative_to
 from hostfork.collect.lines import Hunk, compare_lines, hunks, split_lines
 from hostfork.collect.manifest import StatManifest
@@ -87,7 +88,7 @@ def patch(
 
     `delta` holds the changed entries; `manifest`, where there is one, says whether the base is still what it was.
     """
-    with TreeReader(base) as before, TreeReader(delta, ours=True) as after:
+    with AnyDepth(), TreeReader(base) as before, TreeReader(delta, ours=True) as after:
         sides = _Sides(before, after, at, manifest)
         for change in changes:
             name = os.fsencode(relative_to(at, change.path) or os.path.basename(at))
@@ -109,7 +110,7 @@ def line_counts(
     """Lines added and removed. None for what has no lines: binary or very large files, other kinds, a base gone."""
     if EntryKind.FILE not in (change.kind, change.was):
         return None
-    with TreeReader(base) as before, TreeReader(delta, ours=True) as after:
+    with AnyDepth(), TreeReader(base) as before, TreeReader(delta, ours=True) as after:
         sides = _Sides(before, after, at, manifest)
         try:
             old, new = sides.before(change), sides.after(change)

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 
 from hostfork.collect.changeset import Changeset
 from hostfork.collect.copying import TreeCopy, remove_tree
+from hostfork.collect.depth import at_any_depth
 from hostfork.collect.difference import below, relative_to
 from hostfork.collect.final import Entry, FinalWalk
 from hostfork.collect.manifest import StatManifest
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _LIST = "changes.json"
 
 
+@at_any_depth
 def export_tree(
     base: Base,
     delta: str,
@@ -58,6 +60,7 @@ def export_tree(
     return (*left_out, *walk.unreadable)
 
 
+@at_any_depth
 def export_changes(
     delta: str, changes: Changeset, at: str, destination: str, special: bool = False, stage: str | None = None
 ) -> tuple[str, ...]:
@@ -96,6 +99,7 @@ class Part(NamedTuple):
         return FinalWalk(self.base, self.delta, self.changes, self.at, self.omit, self.whole, self.manifest)
 
 
+@at_any_depth
 def export_tar(parts: Sequence[Part], file: BinaryIO, special: bool = False) -> tuple[str, ...]:
     """Write the final visible content as a tar stream: PAX, names in order, the same bytes for the same content.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack
 
 from hostfork.collect.changeset import Change, Changeset
 from hostfork.collect.difference import below, relative_to
@@ -33,6 +33,13 @@ class Entry(NamedTuple):
     uid: int
     gid: int
     mtime_ns: int
+
+
+class _Level(NamedTuple):
+    """A folder that is open, of the base, of the fork's storage or of both, and what of it is still to come."""
+
+    opened: ExitStack
+    waiting: list[tuple[str, Place | None, Place | None]]
 
 
 class FinalWalk:
@@ -70,60 +77,77 @@ class FinalWalk:
                 relative = folder
 
     def __iter__(self) -> Iterator[Entry]:
-        base = nullcontext(None) if self._whole else base_root(self._base)
-        with root_place(self._delta) as delta, base as bottom:
-            yield from self._visit("", bottom, delta, 0)
+        with ExitStack() as roots:
+            base = None if self._whole else roots.enter_context(base_root(self._base))
+            yield from self._walk("", base, roots.enter_context(root_place(self._delta)))
 
-    def _visit(self, relative: str, base: Place | None, delta: Place | None, depth: int) -> Iterator[Entry]:
+    def _walk(self, relative: str, base: Place | None, delta: Place | None) -> Iterator[Entry]:
+        levels: list[_Level] = []
+        try:
+            while True:
+                entry = self._entry_at(relative, base, delta)
+                if entry is not None:
+                    yield entry
+                    if entry.mode & 0o170000 == 0o040000:
+                        levels.append(self._folder(relative, base, delta))
+                    elif not entry.changed and relative in self._names:
+                        self.gone.append(relative)  # it was a folder, and the fork changed something in it
+                while levels and not levels[-1].waiting:
+                    levels.pop().opened.close()
+                if not levels:
+                    return
+                relative, base, delta = levels[-1].waiting.pop()
+        finally:
+            for level in reversed(levels):
+                level.opened.close()
+
+    def _entry_at(self, relative: str, base: Place | None, delta: Place | None) -> Entry | None:
         change = self._changes.get(relative)
         if relative in self._omit or (change is not None and change.change is ChangeKind.DELETED):
-            return
+            return None
         changed = self._whole or change is not None
         place = delta if changed else base
         found = None if place is None else _stat(place)
         if place is None or found is None:
             self._lost(relative, changed)
-            return
+            return None
         if (found.st_dev, found.st_ino) == self._skip:
-            return
-        entry = self._entry(relative, place, found, changed)
-        if entry is None:
-            return
-        yield entry
-        if entry.mode & 0o170000 != 0o040000:
-            if not changed and relative in self._names:
-                self.gone.append(relative)  # it was a folder, and the fork changed something in it
-        else:
-            new = change is not None and change.was is not EntryKind.FOLDER
-            yield from self._folder(relative, None if new else base, delta, depth + 1)
+            return None
+        return self._entry(relative, place, found, changed)
 
-    def _folder(self, relative: str, base: Place | None, delta: Place | None, depth: int) -> Iterator[Entry]:
+    def _folder(self, relative: str, base: Place | None, delta: Place | None) -> _Level:
+        change = self._changes.get(relative)
+        if change is not None and change.was is not EntryKind.FOLDER:
+            base = None
         if delta is not None and _stat(delta) is None:
             delta = None
-        with self._base_folder(relative, base, depth) as bottom, _open(delta, depth) as top:
+        with ExitStack() as opened:
+            bottom = self._base_folder(relative, base, opened)
+            top = (
+                opened.enter_context(opened_folder(delta, ours=True))
+                if delta is not None and _is_folder(delta)
+                else None
+            )
             places = {} if bottom is None else self._places(relative, bottom)
             names = self._names.get(relative, set()) if not self._whole else () if top is None else os.listdir(top)
-            for name in sorted({*places, *names}, key=os.fsencode):
+            waiting: list[tuple[str, Place | None, Place | None]] = []
+            for name in sorted({*places, *names}, key=os.fsencode, reverse=True):
                 # One that the base should have and has not is missed when it is looked up.
-                below_it = places.get(name) or (None if bottom is None else bottom.inner(name))
-                above_it = None if top is None else Place(top, name)
-                yield from self._visit(below(relative, name), below_it, above_it, depth)
+                place = places.get(name) or (None if bottom is None else bottom.inner(name))
+                waiting.append((below(relative, name), place, None if top is None else Place(top, name)))
+            return _Level(opened.pop_all(), waiting)
 
-    @contextmanager
-    def _base_folder(self, relative: str, base: Place | None, depth: int) -> Iterator[BaseFolder | None]:
+    def _base_folder(self, relative: str, base: Place | None, opened: ExitStack) -> BaseFolder | None:
         if base is None or not _is_folder(base):
-            yield None
-            return
+            return None
         try:
-            folder = open_base_folder(base, depth)
+            folder = opened.enter_context(open_base_folder(base))
         except PermissionError:
             self.unreadable.append(relative)
-            yield None
-            return
+            return None
         if folder.closed:
             self.unreadable.append(relative)
-        with folder:
-            yield folder
+        return folder
 
     def _places(self, relative: str, base: BaseFolder) -> dict[str, Place]:
         if self._manifest is None:
@@ -184,9 +208,3 @@ def _stat(place: Place) -> os.stat_result | None:
 
 def _is_folder(place: Place) -> bool:
     return place.stat().st_mode & 0o170000 == 0o040000
-
-
-def _open(place: Place | None, depth: int) -> AbstractContextManager[int | None]:
-    if place is None or not _is_folder(place):
-        return nullcontext(None)
-    return opened_folder(place, depth, ours=True)

@@ -70,7 +70,7 @@ class FullScan:
         self.entries: dict[str, FullEntry] = {}
         self.ignore_files: dict[str, bytes] = {}
 
-    def visit(self, relative: str, place: Place, depth: int = 0) -> None:
+    def visit(self, relative: str, place: Place) -> None:
         """Read one entry and everything below it."""
         found = place.stat()
         inode = (found.st_dev, found.st_ino)
@@ -78,11 +78,11 @@ class FullScan:
         digest = self._digest(place, inode) if known.kind is EntryKind.FILE else None
         self.entries[relative] = FullEntry(known, digest, attributes(place, self._ours), inode)
         if known.kind is EntryKind.FOLDER:
-            with opened_folder(place, depth, self._ours) as folder:
+            with opened_folder(place, self._ours) as folder:
                 for name in os.listdir(folder):
                     inner = below(relative, name)
                     if inner not in self._omit:
-                        self.visit(inner, Place(folder, name), depth + 1)
+                        self.visit(inner, Place(folder, name))
         elif known.kind is EntryKind.FILE and relative.endswith(IGNORE_FILES):
             content = read_small(place, self._ours)
             if content is not None:

@@ -31,52 +31,48 @@ class LayerScan(BesideBase):
         """Scan a whole upper folder against its base."""
         before = facts(base, base.stat())
         after = _as_given(facts(upper, upper.stat()), before)
-        self._pair("", upper, base, after, before, hidden=False, depth=0)
+        self._pair("", upper, base, after, before, hidden=False)
 
-    def _pair(
-        self, relative: str, upper: Place, base: Place, after: Facts, before: Facts, hidden: bool, depth: int
-    ) -> None:
+    def _pair(self, relative: str, upper: Place, base: Place, after: Facts, before: Facts, hidden: bool) -> None:
         """One name that both have."""
         self._compare(relative, upper, base, after, before)
         if after.kind is EntryKind.FOLDER:
-            self._folder(relative, upper, base if before.kind is EntryKind.FOLDER else None, hidden, depth + 1)
+            self._folder(relative, upper, base if before.kind is EntryKind.FOLDER else None, hidden)
         elif before.kind is EntryKind.FOLDER:
-            self._gone_below(relative, base, depth + 1)
+            self._gone_below(relative, base)
 
-    def _folder(self, relative: str, upper: Place, base: Place | None, hidden: bool, depth: int) -> None:
+    def _folder(self, relative: str, upper: Place, base: Place | None, hidden: bool) -> None:
         """What is in a folder of the upper layer. `hidden`: nothing of the base shows through here."""
         with ExitStack() as stack:
-            upper_folder = stack.enter_context(opened_folder(upper, depth, ours=True))
+            upper_folder = stack.enter_context(opened_folder(upper, ours=True))
             opaque = self._opaque(upper_folder, relative)
             hidden = hidden or opaque == b"y"
-            base_names = stack.enter_context(base_folder(base, depth)) if base is not None else BaseFolder()
+            base_names = stack.enter_context(base_folder(base)) if base is not None else BaseFolder()
             seen = set()
             for name in os.listdir(upper_folder):
                 inner = below(relative, name)
                 if inner in self._omit:
                     continue
                 seen.add(name)
-                self._name(inner, Place(upper_folder, name), base_names.place(name), opaque, hidden, depth)
+                self._name(inner, Place(upper_folder, name), base_names.place(name), opaque, hidden)
             if hidden:
                 for place in base_names.all():
                     if place.name not in seen:
-                        self._gone(below(relative, place.name), place, depth)
+                        self._gone(below(relative, place.name), place)
 
-    def _name(
-        self, relative: str, upper: Place, base: Place | None, opaque: bytes | None, hidden: bool, depth: int
-    ) -> None:
+    def _name(self, relative: str, upper: Place, base: Place | None, opaque: bytes | None, hidden: bool) -> None:
         found = upper.stat()
         if _is_whiteout(upper, found, opaque):
             if base is not None:
-                self._gone(relative, base, depth)
+                self._gone(relative, base)
             return
         after = facts(upper, found)
         if base is not None:
-            self._pair(relative, upper, base, after, facts(base, base.stat()), hidden, depth)
+            self._pair(relative, upper, base, after, facts(base, base.stat()), hidden)
             return
         self.changes.append(created(joined(self._at, relative), after))
         if after.kind is EntryKind.FOLDER:
-            self._folder(relative, upper, None, hidden, depth + 1)
+            self._folder(relative, upper, None, hidden)
 
     def _opaque(self, folder: int, relative: str) -> bytes | None:
         names = os.listxattr(folder)

@@ -17,10 +17,11 @@ from contextlib import ExitStack, contextmanager
 from stat import S_ISDIR
 
 from hostfork.collect.beside import BesideBase
+from hostfork.collect.depth import with_room
 from hostfork.collect.difference import below, created, joined
 from hostfork.collect.reader import TreeReader
 from hostfork.collect.stack import BaseFolder, base_folder
-from hostfork.collect.walk import DEEPEST, FOLDER, Place, facts, opened_folder
+from hostfork.collect.walk import FOLDER, Place, facts, opened_folder
 from hostfork.vocabulary import EntryKind
 
 _FORMAT, _FOLDER, _OWNER, _SEARCH = 0o170000, 0o040000, 0o500, 0o100
@@ -67,48 +68,46 @@ class PairScan(BesideBase):
         found, base = tree.stat(), self._base.place("")
         if base is None:
             raise FileNotFoundError(2, "is missing")
-        self._pair("", tree, found, base, 0, by_stamp and found.st_ino == base.stat().st_ino)
+        self._pair("", tree, found, base, by_stamp and found.st_ino == base.stat().st_ino)
 
-    def _name(
-        self, relative: str, tree: Place, found: os.stat_result, base: Place | None, depth: int, kin: bool
-    ) -> None:
+    def _name(self, relative: str, tree: Place, found: os.stat_result, base: Place | None, kin: bool) -> None:
         if base is None:
-            self._new(relative, tree, found, depth)
+            self._new(relative, tree, found)
         else:
-            self._pair(relative, tree, found, base, depth, kin)
+            self._pair(relative, tree, found, base, kin)
 
-    def _pair(self, relative: str, tree: Place, found: os.stat_result, base: Place, depth: int, kin: bool) -> None:
+    def _pair(self, relative: str, tree: Place, found: os.stat_result, base: Place, kin: bool) -> None:
         """One name that both have, with all below it. `kin`: folders of one inode, whose stamps and names tell."""
         after, before = facts(tree, found), facts(base, base.stat())
         self._compare(relative, tree, base, after, before)
         if after.kind is not EntryKind.FOLDER:
             if before.kind is EntryKind.FOLDER:
-                self._gone_below(relative, base, depth + 1)
+                self._gone_below(relative, base)
         elif before.kind is not EntryKind.FOLDER:
-            self._new_below(relative, tree, depth + 1)
+            self._new_below(relative, tree)
         elif kin:
-            with _ours(tree, depth + 1) as folder, base_folder(base, depth + 1) as bottom:
+            with _ours(tree) as folder, base_folder(base) as bottom:
                 if folder is not None:
-                    self._listed(folder, relative, depth + 1, bottom)
+                    self._listed(folder, relative, bottom)
         else:
-            self._both(relative, tree, base, depth + 1)
+            self._both(relative, tree, base)
 
-    def _new(self, relative: str, place: Place, found: os.stat_result, depth: int) -> None:
+    def _new(self, relative: str, place: Place, found: os.stat_result) -> None:
         after = facts(place, found)
         self.changes.append(created(joined(self._at, relative), after))
         if after.kind is EntryKind.FOLDER:
-            self._new_below(relative, place, depth + 1)
+            self._new_below(relative, place)
 
-    def _new_below(self, relative: str, place: Place, depth: int) -> None:
-        with opened_folder(place, depth, ours=True) as folder:
+    def _new_below(self, relative: str, place: Place) -> None:
+        with opened_folder(place, ours=True) as folder:
             for name in os.listdir(folder):
                 inner = Place(folder, name)
                 if below(relative, name) not in self._omit:
-                    self._new(below(relative, name), inner, inner.stat(), depth)
+                    self._new(below(relative, name), inner, inner.stat())
 
     # --- by stamps -------------------------------------------------------------------------------------------------
 
-    def _folder(self, folder: int, relative: str, depth: int) -> None:
+    def _folder(self, folder: int, relative: str) -> None:
         """A folder that has the names of the base."""
         since = self._since
         changed, folders = [], []
@@ -123,10 +122,10 @@ class PairScan(BesideBase):
         for name, found in changed:
             if name not in omitted:
                 inner = below(relative, name)
-                self._name(inner, Place(folder, name), found, self._base.place(inner), depth, kin=True)
-        self._descend(folder, relative, depth, folders)
+                self._name(inner, Place(folder, name), found, self._base.place(inner), kin=True)
+        self._descend(folder, relative, folders)
 
-    def _listed(self, folder: int, relative: str, depth: int, base: BaseFolder) -> None:
+    def _listed(self, folder: int, relative: str, base: BaseFolder) -> None:
         """A folder of one inode whose names may differ. A base that cannot be listed was not seen by the fork."""
         numbers = _numbers(base.folder)
         folders = []
@@ -143,36 +142,36 @@ class PairScan(BesideBase):
                 continue
             # A nested subvolume's number in its folder is never that of its own root: it is compared as a stranger.
             was = base.place(name) if number >= 0 else None
-            self._name(inner, Place(folder, name), found, was, depth, kin=number == found.st_ino)
+            self._name(inner, Place(folder, name), found, was, kin=number == found.st_ino)
         for name in numbers:
-            self._gone(below(relative, name), Place(base.folder, name), depth)
-        self._descend(folder, relative, depth, folders)
+            self._gone(below(relative, name), Place(base.folder, name))
+        self._descend(folder, relative, folders)
 
-    def _descend(self, folder: int, relative: str, depth: int, folders: list[tuple[str, os.stat_result]]) -> None:
+    def _descend(self, folder: int, relative: str, folders: list[tuple[str, os.stat_result]]) -> None:
         omitted = self._omitted.get(relative, ())
         for name, found in folders:
             foreign = self._user and found.st_uid != self._user
             if name in omitted or (self._user and not foreign and not found.st_mode & _SEARCH):
                 continue  # with its old stamp it was closed all the time, and nobody wrote in it
-            if depth >= DEEPEST or found.st_mode & _OWNER != _OWNER or foreign:
-                with _ours(Place(folder, name), depth + 1) as opened:
+            if found.st_mode & _OWNER != _OWNER or foreign:
+                with _ours(Place(folder, name)) as opened:
                     if opened is not None:
-                        self._folder(opened, below(relative, name), depth + 1)
+                        self._folder(opened, below(relative, name))
                 continue
-            inner = os.open(name, FOLDER, dir_fd=folder)
+            inner = with_room(os.open(name, FOLDER, dir_fd=folder))
             try:
-                self._folder(inner, below(relative, name), depth + 1)
+                self._folder(inner, below(relative, name))
             finally:
                 os.close(inner)
 
     # --- entry by entry --------------------------------------------------------------------------------------------
 
-    def _both(self, relative: str, tree: Place, base: Place, depth: int) -> None:
+    def _both(self, relative: str, tree: Place, base: Place) -> None:
         """Two folders whose inode numbers and stamps tell nothing about each other."""
-        with base_folder(base, depth) as bottom, ExitStack() as stack:
+        with base_folder(base) as bottom, ExitStack() as stack:
             if bottom.folder < 0 and self._is_same(tree.stat(), base.stat()):
                 return  # closed to the fork too
-            folder = stack.enter_context(_ours(tree, depth))
+            folder = stack.enter_context(_ours(tree))
             if folder is None:
                 return
             known = _stats_of_base(bottom.folder)
@@ -182,11 +181,11 @@ class PairScan(BesideBase):
                     continue
                 was = None if before is None else Place(bottom.folder, name)
                 if was is None or before is None or not self._is_same(found, before):
-                    self._name(inner, place, found, was, depth, kin=False)
+                    self._name(inner, place, found, was, kin=False)
                 elif S_ISDIR(found.st_mode):
-                    self._both(inner, place, was, depth + 1)
+                    self._both(inner, place, was)
             for name in known:
-                self._gone(below(relative, name), Place(bottom.folder, name), depth)
+                self._gone(below(relative, name), Place(bottom.folder, name))
 
     def _is_same(self, found: os.stat_result, before: os.stat_result) -> bool:
         """Whether the stats prove that nothing was done to this entry itself."""
@@ -198,45 +197,44 @@ class PairScan(BesideBase):
 
     def _path(self, relative: str, now: Place | None, done: set[str]) -> None:
         """One touched path. Into `done` goes what was compared with all that is below it."""
-        depth = relative.count("/") + 1 if relative else 0
         was = self._base.place(relative)
         if now is None or was is None:
             done.add(relative)
             if now is not None:
-                self._new(relative, now, now.stat(), depth)
+                self._new(relative, now, now.stat())
             elif was is not None:
-                self._gone(relative, was, depth)
+                self._gone(relative, was)
             return
         found, before = now.stat(), was.stat()
         if self._is_same(found, before):
             return
         if found.st_ino == before.st_ino and S_ISDIR(found.st_mode) and S_ISDIR(before.st_mode):
             self._compare(relative, now, was, facts(now, found), facts(was, before))
-            self._name_lists(relative, now, was, depth + 1, done)
+            self._name_lists(relative, now, was, done)
         else:
             done.add(relative)
-            self._pair(relative, now, found, was, depth, kin=False)
+            self._pair(relative, now, found, was, kin=False)
 
-    def _name_lists(self, relative: str, tree: Place, base: Place, depth: int, done: set[str]) -> None:
-        with opened_folder(tree, depth, ours=True) as folder, base_folder(base, depth) as bottom:
+    def _name_lists(self, relative: str, tree: Place, base: Place, done: set[str]) -> None:
+        with opened_folder(tree, ours=True) as folder, base_folder(base) as bottom:
             known = _numbers(bottom.folder)
             for name, number in _numbers(folder).items():
                 inner, place = below(relative, name), Place(folder, name)
                 if known.pop(name, -1) != number and inner not in self._omit:
                     done.add(inner)
-                    self._name(inner, place, place.stat(), bottom.place(name), depth, kin=False)
+                    self._name(inner, place, place.stat(), bottom.place(name), kin=False)
             for name in known:
                 done.add(below(relative, name))
-                self._gone(below(relative, name), Place(bottom.folder, name), depth)
+                self._gone(below(relative, name), Place(bottom.folder, name))
 
 
 @contextmanager
-def _ours(place: Place, depth: int) -> Iterator[int | None]:
+def _ours(place: Place) -> Iterator[int | None]:
     """The open folder; None where it is another's and closed to this user, and so was to the fork."""
     with ExitStack() as stack:
         folder = None
         try:
-            opened = stack.enter_context(opened_folder(place, depth, ours=True))
+            opened = stack.enter_context(opened_folder(place, ours=True))
             os.stat(".", dir_fd=opened)  # EACCES where names can be listed and not looked up
             folder = opened
         except PermissionError:

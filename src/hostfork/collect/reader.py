@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from hostfork.collect.difference import below
 from hostfork.collect.stack import Base, BaseFolder, base_root, open_base_folder
 from hostfork.collect.walk import Place, open_file, opened_folder
 from hostfork.errors import CollectError
@@ -28,42 +29,34 @@ class TreeReader:
                 raise
             self._root = None
         self._open: list[_Level] = []
-        self._way: str | None = None
-        """The path of the folder that is open, the last of `_open`."""
 
     def place(self, relative: str) -> Place | None:
         """The entry at `relative` ("" is the root), or None where there is none that this user can reach."""
         if not relative or self._root is None:
             return self._root
         folder, _, name = relative.rpartition("/")
-        if folder != self._way:
-            self._way = folder if self._descend(folder.split("/") if folder else []) else None
-        return None if self._way is None else self._open[-1].folder.place(name)
+        return self._open[-1].folder.place(name) if self._descend(folder) else None
 
-    def _descend(self, folders: list[str]) -> bool:
-        """Open the folders from the root down, as far as they are not open already."""
-        assert self._root is not None
-        names = ["", *folders]
-        shared = 0
-        for level, name in zip(self._open, names, strict=False):
-            if level.name != name:
-                break
-            shared += 1
-        self._leave(shared)
-        for name in names[shared:]:
-            place = self._open[-1].folder.inner(name) if self._open else self._root
-            try:
-                self._open.append(_Level(place, len(self._open), self._ours))
-            except (FileNotFoundError, NotADirectoryError, PermissionError):
-                return False
+    def _descend(self, folder: str) -> bool:
+        """Open the folders from the root down to this one, as far as they are not open already."""
+        while self._open and not _is_in(folder, self._open[-1].path):
+            self._open.pop().close()
+        try:
+            if not self._open:
+                assert self._root is not None
+                self._open.append(_Level("", self._root, self._ours))
+            last = self._open[-1]
+            if last.path != folder:
+                for name in folder[len(below(last.path, "")) :].split("/"):
+                    last = _Level(below(last.path, name), last.folder.inner(name), self._ours)
+                    self._open.append(last)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return False
         return True
 
-    def _leave(self, levels: int) -> None:
-        while len(self._open) > levels:
-            self._open.pop().close()
-
     def close(self) -> None:
-        self._leave(0)
+        while self._open:
+            self._open.pop().close()
         if self._root is not None:
             self._root_context.__exit__(None, None, None)
             self._root = None
@@ -75,14 +68,18 @@ class TreeReader:
         self.close()
 
 
+def _is_in(path: str, folder: str) -> bool:
+    return not folder or path == folder or path.startswith(folder + "/")
+
+
 class _Level:
     """One open folder of the path."""
 
-    def __init__(self, place: Place, depth: int, ours: bool) -> None:
-        self.name = place.name
-        self._context = opened_folder(place, depth, ours=True) if ours else None
+    def __init__(self, path: str, place: Place, ours: bool) -> None:
+        self.path = path
+        self._context = opened_folder(place, ours=True) if ours else None
         if self._context is None:
-            self.folder = open_base_folder(place, depth)
+            self.folder = open_base_folder(place)
         else:
             self.folder = BaseFolder((self._context.__enter__(),))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from hostfork.collect.changeset import Changeset
+from hostfork.collect.depth import at_any_depth
 from hostfork.collect.walk import failure, root_place
 
 TYPE_CHECKING = False
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from hostfork.collect.stack import Base
 
 
+@at_any_depth
 def scan_layer(upper: str, base: Base, at: str, omit: tuple[str, ...] = ()) -> Changeset:
     """The changes in the upper folder of an overlay that was mounted with `userxattr` over `base`: a folder, or layers
     from the top down.
@@ -43,6 +45,7 @@ def scan_layer(upper: str, base: Base, at: str, omit: tuple[str, ...] = ()) -> C
         raise failure(f"the changes of {at} cannot be read", error.filename or upper, error) from error
 
 
+@at_any_depth
 def scan_tree(tree: str, manifest: StatManifest, base: str, at: str, omit: tuple[str, ...] = ()) -> Changeset:
     """The changes in a copied tree: a stat walk against the manifest of the copy, content only where that differs.
 
@@ -61,6 +64,7 @@ def scan_tree(tree: str, manifest: StatManifest, base: str, at: str, omit: tuple
         raise failure(f"the changes of {at} cannot be read", error.filename or tree, error) from error
 
 
+@at_any_depth
 def scan_pair(
     tree: str,
     base: str,
@@ -92,6 +96,7 @@ def scan_pair(
         raise failure(f"the changes of {at} cannot be read", error.filename or tree, error) from error
 
 
+@at_any_depth
 def full_manifest(root: str, omit: tuple[str, ...] = (), ours: bool = False) -> FullManifest:
     """Everything in a tree: content by BLAKE3, link targets, mode, owner, attributes, ACLs, devices; no times.
 
@@ -108,6 +113,7 @@ def full_manifest(root: str, omit: tuple[str, ...] = (), ours: bool = False) -> 
     return FullManifest(scan.entries, scan.ignore_files)
 
 
+@at_any_depth
 def compare(before: FullManifest, after: FullManifest, at: str) -> Changeset:
     """The changes between two full manifests."""
     from hostfork.collect.full import differences

@@ -10,6 +10,7 @@ import os
 import stat
 import time
 
+from hostfork.collect.depth import AnyDepth, with_room
 from hostfork.collect.filesystem import filesystem_type, mount_id
 from hostfork.collect.stamp import Probe, clock_fault, stamp
 from hostfork.collect.walk import FOLDER
@@ -52,7 +53,8 @@ def source_changed(
     deadline = None if limit is None else time.monotonic() + limit
     walk = _Walk(since.ctime_ns, omit, deadline)
     try:
-        walk.root(source)
+        with AnyDepth():
+            walk.root(source)
     except TimeoutError:
         return SourceCheck(SourceChanged.NOT_CHECKED, tuple(walk.paths), f"looking took longer than {limit:g} s")
     except PermissionError as error:
@@ -108,7 +110,7 @@ class _Walk:
 
     def _enter(self, folder: int, name: str, path: str, device: int, found: os.stat_result, mount: str) -> None:
         try:
-            inner = os.open(name, FOLDER, dir_fd=folder)
+            inner = with_room(os.open(name, FOLDER, dir_fd=folder))
         except FileNotFoundError:
             return  # its folder has a new stamp
         except PermissionError as error:

@@ -86,7 +86,7 @@ class BaseFolder:
         _close(self._folders)
 
 
-def open_base_folder(place: Place, depth: int) -> BaseFolder:
+def open_base_folder(place: Place) -> BaseFolder:
     """The folder at a place of a base, as it is, never opened by force. Raises OSError where there is none to read."""
     folders: list[int] = []
     failure: OSError | None = None
@@ -96,7 +96,7 @@ def open_base_folder(place: Place, depth: int) -> BaseFolder:
             opened = -1
             if folder >= 0 and not hidden:
                 try:
-                    opened = open_folder(Place(folder, place.name), depth)
+                    opened = open_folder(Place(folder, place.name))
                 except FileNotFoundError as error:
                     failure = failure or error
                 except (NotADirectoryError, PermissionError) as error:
@@ -112,10 +112,10 @@ def open_base_folder(place: Place, depth: int) -> BaseFolder:
     return BaseFolder(tuple(folders), closed)
 
 
-def base_folder(place: Place, depth: int) -> BaseFolder:
+def base_folder(place: Place) -> BaseFolder:
     """The same; none if this user may not read it (then nothing in it was visible) or it has just gone."""
     try:
-        return open_base_folder(place, depth)
+        return open_base_folder(place)
     except (PermissionError, FileNotFoundError, NotADirectoryError):
         return BaseFolder()
 

@@ -10,11 +10,11 @@ import os
 from stat import S_IMODE, S_ISDIR
 
 from hostfork.collect.changeset import Change
+from hostfork.collect.depth import with_room
 from hostfork.collect.difference import below, between, created, deleted, joined
 from hostfork.collect.manifest import StatManifest
 from hostfork.collect.reader import TreeReader
 from hostfork.collect.walk import (
-    DEEPEST,
     FOLDER,
     Facts,
     Place,
@@ -51,29 +51,26 @@ class TreeScan:
         found = tree.stat()
         self._compare("", tree, self._manifest.root, found)
         if S_ISDIR(found.st_mode):
-            self._enter(tree, "", 1)
+            self._enter(tree, "")
 
-    def _folder(self, folder: int, relative: str, depth: int) -> None:
+    def _folder(self, folder: int, relative: str) -> None:
         known = self._manifest.names(relative)
         omitted = self._omit.get(relative, ())
         changed, folders, closed = self._touched(folder, known, omitted)
         for name, index, found in changed:
             if name not in omitted:
-                self._changed(below(relative, name), Place(folder, name), index, found, depth)
+                self._changed(below(relative, name), Place(folder, name), index, found)
         for name, index in known.items():
             if name not in omitted:
                 self._gone(below(relative, name), index)
         for name in folders:
-            inner = os.open(name, FOLDER, dir_fd=folder) if depth < DEEPEST else -1
-            if inner < 0:
-                closed.append(name)
-                continue
+            inner = with_room(os.open(name, FOLDER, dir_fd=folder))
             try:
-                self._folder(inner, below(relative, name), depth + 1)
+                self._folder(inner, below(relative, name))
             finally:
                 os.close(inner)
         for name in closed:
-            self._enter(Place(folder, name), below(relative, name), depth + 1)
+            self._enter(Place(folder, name), below(relative, name))
 
     def _touched(
         self, folder: int, known: dict[str, int], omitted: set[str] | tuple[()]
@@ -105,18 +102,18 @@ class TreeScan:
                     (folders if found.st_mode & _OWNER == _OWNER else closed).append(name)
         return changed, folders, closed
 
-    def _enter(self, place: Place, relative: str, depth: int) -> None:
-        with opened_folder(place, depth, ours=True) as folder:
-            self._folder(folder, relative, depth)
+    def _enter(self, place: Place, relative: str) -> None:
+        with opened_folder(place, ours=True) as folder:
+            self._folder(folder, relative)
 
-    def _changed(self, relative: str, place: Place, index: int, found: os.stat_result, depth: int) -> None:
+    def _changed(self, relative: str, place: Place, index: int, found: os.stat_result) -> None:
         if index >= 0:
             self._compare(relative, place, index, found)
             return
         after = facts(place, found)
         self.changes.append(created(joined(self._at, relative), after))
         if after.kind is EntryKind.FOLDER:
-            self._enter(place, relative, depth + 1)
+            self._enter(place, relative)
 
     def _compare(self, relative: str, place: Place, index: int, found: os.stat_result) -> None:
         """One name that the base had too, and whose stat proves nothing."""

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
+from hostfork.collect.depth import with_room
 from hostfork.errors import Code, CollectError
 from hostfork.helper.shapes import NamedTuple
 from hostfork.vocabulary import EntryKind
@@ -19,9 +20,6 @@ from hostfork.vocabulary import EntryKind
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 18
-DEEPEST = 200
-"""Levels. Each takes two descriptors and four frames; processes have 1024, Python 1000."""
-
 _ACL = {"system.posix_acl_access", "system.posix_acl_default"}
 
 
@@ -89,23 +87,27 @@ def root_place(path: str) -> Iterator[Place]:
         os.close(handle)
 
 
-def open_folder(place: Place, depth: int, ours: bool = False) -> int:
+def open_folder(place: Place, ours: bool = False) -> int:
     """A descriptor of the folder at `place`. `ours`: a private tree, where a mode without `r` is no obstacle."""
-    if depth > DEEPEST:
+    try:
+        return with_room(_open(place, FOLDER, ours))
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
         raise CollectError(
             Code.COLLECT_FAILED,
-            f"a folder lies deeper than {DEEPEST} levels",
+            f"the folder {place.name} lies deeper than this process can have files open",
             step="scan",
-            path=os.readlink(f"/proc/self/fd/{place.folder}"),
+            path=place.name,
+            errno=error.errno,
             hint="move or remove that folder inside the fork",
-        )
-    return _open(place, FOLDER, ours)
+        ) from error
 
 
 @contextmanager
-def opened_folder(place: Place, depth: int, ours: bool = False) -> Iterator[int]:
+def opened_folder(place: Place, ours: bool = False) -> Iterator[int]:
     """The same while this lasts; in a private tree names can be looked up too, whatever the folder's mode says."""
-    folder = open_folder(place, depth, ours)
+    folder = open_folder(place, ours)
     try:
         with _searchable(folder) if ours else nullcontext():
             yield folder
