@@ -128,6 +128,23 @@ def test_every_way_finds_changes_at_any_depth(folder: str) -> None:
     assert len(limited(lambda: short(scan_pair(base, empty, AT)))) == LEVELS + 2
 
 
+def test_many_layers_that_all_go_deep(folder: str) -> None:
+    stack = tuple(f"{folder}/{number}" for number in range(32))
+    for number, layer in enumerate(stack):
+        os.mkdir(layer)
+        descend(layer, put(f"of-{number}", f"{number}\n"), 40)
+    upper, way = f"{folder}/upper", "a-level/" * 40
+    os.mkdir(upper)
+    descend(upper, lambda bottom: os.mknod("of-31", 0o020000, 0, dir_fd=bottom), 40)
+    descend(upper, put("of-7", "other\n"), 40)
+    changes = limited(lambda: scan_layer(upper, stack, AT))
+    assert short(changes) == [(f"{way}of-31", D), (f"{way}of-7", M)]
+    assert limited(lambda: [line_counts(change, stack, upper, AT) for change in changes.changes]) == [(0, 1), (1, 1)]
+    limited(lambda: export_tree(stack, upper, changes, AT, (), f"{folder}/out", False))
+    found = full_manifest(f"{folder}/out").entries
+    assert {path for path in found if path.startswith(way)} == {f"{way}of-{number}" for number in range(31)}
+
+
 def _witnessed(writer: StatManifestWriter, base: str, copy: str) -> None:
     """What a copy notes of a chain of folders with one file at its end."""
     writer.witness(b"", os.stat(base), os.stat(copy))
