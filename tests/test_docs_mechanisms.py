@@ -29,7 +29,11 @@ def table() -> dict[str, dict[str, str]]:
 
 def column(row: Row) -> str:
     """The head of an implementation's column."""
-    return {StorageKind.LIVE: "overlay, live", StorageKind.FROZEN: "overlay, frozen"}.get(row.kind, row.kind.value)
+    overlays = {
+        StorageKind.LIVE: "overlay, live", StorageKind.FROZEN: "overlay, frozen",
+        StorageKind.RETAINED: "overlay, baseline",
+    }  # fmt: skip
+    return overlays.get(row.kind, row.kind.value)
 
 
 def probe(row: Row, folder: str, pool: str) -> Guarantees:

@@ -10,7 +10,7 @@ of any program, any number at once: namespace work happens in a fresh helper pro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hostfork.collect.changeset import Changeset
 from hostfork.lifecycle.context import Caller
@@ -22,19 +22,25 @@ from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
-    "BrokenFork", "Caller", "Collected", "Expired", "ExportForm", "Fork", "ForkProcess", "Holder", "Keep", "KeepRules",
-    "Outcome", "Overview", "Plan", "Policy", "PoolUse", "Reclaiming", "Recovered", "Request", "RuleOptions",
-    "SignalSource", "entries", "expired", "fork_names", "gc", "gc_in_background", "kept_bytes", "plan", "policies",
-    "policy", "policy_text", "reclaiming", "recover", "run", "usage",
+    "Baseline", "BrokenFork", "Caller", "Collected", "Expired", "ExportForm", "Fork", "ForkProcess", "Holder",
+    "Keep", "KeepRules", "MadeBaseline", "Outcome", "Overview", "Plan", "Policy", "PoolUse", "Reclaiming",
+    "Recovered", "Request", "RuleOptions", "SignalSource", "baseline", "baseline_names", "baseline_usage",
+    "baseline_users", "baselines", "create_baseline", "entries", "expired", "fork_names", "gc", "gc_in_background",
+    "kept_bytes", "plan", "policies", "policy", "policy_text", "reclaiming", "recover", "refresh_baseline",
+    "remove_baseline", "run", "usage",
 ]  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hostfork.baseline.catalog import Baseline
+    from hostfork.lifecycle.baselines import Made as MadeBaseline
+    from hostfork.lifecycle.baselines import Removed as RemovedBaseline
     from hostfork.lifecycle.config import KeepRules
     from hostfork.lifecycle.expired import Expired
     from hostfork.lifecycle.expiry import Collected
     from hostfork.lifecycle.fork import BrokenFork, Fork
     from hostfork.lifecycle.usage import Holder, Overview, PoolUse
+    from hostfork.storage.contract import Usage
 
 
 _LATER = {
@@ -157,6 +163,73 @@ def fork_names() -> tuple[str, ...]:
     from hostfork.lifecycle.store import Store, state_folder
 
     return Store(state_folder()).names()
+
+
+def baseline_names() -> tuple[str, ...]:
+    """The names of all baselines, in order."""
+    from hostfork.baseline.catalog import Catalog
+    from hostfork.lifecycle.store import state_folder
+
+    return Catalog(state_folder()).names()
+
+
+def baselines() -> tuple[Baseline, ...]:
+    """All baselines that have a name, in order. Raises BaselineError `baseline.corrupt`."""
+    from hostfork.lifecycle.baselines import catalog
+
+    return tuple(map(catalog().load, catalog().names()))
+
+
+def baseline(name: str) -> Baseline:
+    """One by its name or unique beginning. Raises BaselineError."""
+    from hostfork.lifecycle.baselines import catalog
+
+    return catalog().find(name)
+
+
+def create_baseline(
+    name: str,
+    paths: Sequence[str],
+    pool: str | None = None,
+    on_progress: Callable[[str, int, int, int | None, int | None], None] | None = None,
+) -> MadeBaseline:
+    """Keep folders as they are now. `on_progress`: the path, files and bytes done, and of how many where it is known.
+
+    Raises BaselineError `baseline.name-taken`, PolicyError, StorageError; then nothing is left.
+    """
+    from hostfork.lifecycle.baselines import create
+
+    return create(name, paths, pool, on_progress)
+
+
+def refresh_baseline(
+    name: str, on_progress: Callable[[str, int, int, int | None, int | None], None] | None = None
+) -> MadeBaseline:
+    """Bring a baseline up to date with its folders. Raises BaselineError, StorageError; then it is as it was."""
+    from hostfork.lifecycle.baselines import refresh
+
+    return refresh(name, on_progress)
+
+
+def remove_baseline(name: str) -> RemovedBaseline:
+    """Remove a baseline. Raises BaselineError `baseline.not-found`, `.in-use`."""
+    from hostfork.lifecycle.baselines import remove
+
+    return remove(name)
+
+
+def baseline_users(one: Baseline) -> tuple[str, ...]:
+    """The names of the forks that lie over it."""
+    from hostfork.lifecycle.baselines import users
+
+    return users(one)
+
+
+def baseline_usage(one: Baseline) -> Usage:
+    """What it takes, by a walk."""
+    from hostfork.lifecycle.baselines import usage as taken
+
+    return taken(one)
 
 
 def policies() -> tuple[str, ...]:

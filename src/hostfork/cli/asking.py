@@ -21,6 +21,8 @@ def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
     def paths(name: str) -> tuple[str, ...]:
         return tuple(_from_caller(word, base) for word in options[name])
 
+    if options["at"] and not options["base"]:
+        raise usage("--at says where a baseline's folder is to be, and there is no --base", "--at", "--base NAME")
     return Request(
         command=command,
         policy=options["policy"] or "workspace",
@@ -47,6 +49,8 @@ def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
         descriptors=tuple(descriptor("--fd", word) for word in options["fd"]),
         pool=_from_caller(options["pool"], base) if options["pool"] else None,
         relocated=options["relocated"],
+        base=options["base"],
+        at=_from_caller(options["at"], base) if options["at"] else None,
     )
 
 

@@ -68,6 +68,16 @@ def folders(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
     return [CompletionItem(incomplete, type=FOLDER)]
 
 
+def baselines(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """The names of the baselines that begin so."""
+    from hostfork import api
+
+    try:
+        return [CompletionItem(name) for name in api.baseline_names() if name.startswith(incomplete)]
+    except OSError:
+        return []
+
+
 def policies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
     """The shipped policies with their descriptions, else a file."""
     from hostfork import api
@@ -124,5 +134,6 @@ _COMPLETERS: dict[Completes, Completer | None] = {
     Completes.PRIVATE: _private,
     Completes.SCRATCH: _scratch,
     Completes.POLICIES: policies,
+    Completes.BASELINES: baselines,
     Completes.REQUIRES: _requires,
 }

@@ -28,6 +28,7 @@ class Completes(Enum):
     PRIVATE = "private"
     SCRATCH = "scratch"
     POLICIES = "policies"
+    BASELINES = "baselines"
     REQUIRES = "requires"
 
 
@@ -73,6 +74,15 @@ RULES = (
              "promise (`independent`, `live`, `snapshot`) or a mechanism (`copy`, `overlay`, `btrfs`, `reflink`); "
              "without one it is `independent` or better. What cannot be had is refused, never replaced. `:live` "
              "copies nothing and lets later host changes show through. Any other `:` belongs to the path.",
+    ),
+    _value(
+        "--base", "NAME", "start from a baseline, at its folders' own paths", Completes.BASELINES,
+        more="Its folders are private, and hold what the baseline holds, whatever is at these paths now; it starts in "
+             "a moment whatever their size (`hostfork help baseline`).",
+    ),
+    _value(
+        "--at", "PATH", "have the baseline's folder there instead", Completes.FOLDERS, rare=True,
+        more="With `--base`, for a baseline of a single folder. PATH must be there.",
     ),
     _values(
         "--read-only", "PATH", "cannot be written", Completes.FILES,

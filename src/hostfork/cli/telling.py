@@ -33,6 +33,8 @@ _FIRST_SHOWN = 0.4
 _ADVICE_AFTER = 3.0
 _BETWEEN = 0.1
 _OUR_OWN = 125
+_MUCH = 1 << 30
+"""Bytes; beyond, each run that keeps something says what all that is kept takes."""
 
 
 class Teller:
@@ -169,7 +171,7 @@ class ProgressLine:
         if spent > _ADVICE_AFTER and not self._advised:
             self._advised = True
             self.clear()
-            self._output.say(advice(event.path, self._output.err))
+            self._output.say(advice(event, self._output.err))
         line = progress_text(event, spent, self._output.err)
         self._output.tell(f"\r{pad(line, self._shown)}")
         self._shown = columns(line)
@@ -183,14 +185,15 @@ class ProgressLine:
         self._start = None
 
 
-def advice(path: str, look: Look) -> str:
+def advice(event: Progress, look: Look) -> str:
     """What would be faster than a long copy."""
-    return f"`--private {look.path(path)}:live` starts at once, but host changes show through"
+    once = "once; later runs start from it. " if event.retained else ""
+    return f"{once}`--private {look.path(event.path)}:live` starts at once, but host changes show through"
 
 
 def progress_text(event: Progress, spent: float, look: Look) -> str:
     """How far a copy is, and how long it still takes where the whole is known."""
-    facts = [f"{PREFIX}copy of {look.path(event.path, 30)}"]
+    facts = [f"{PREFIX}{'baseline' if event.retained else 'copy'} of {look.path(event.path, 30)}"]
     if event.bytes_total:
         facts.append(bar(event.bytes, event.bytes_total))
     if event.files_total:
@@ -236,6 +239,11 @@ def limit_line(outcome: Outcome) -> str:
     taken, limit = size(outcome.storage_taken or 0), size(outcome.storage_limit or 0)
     how = "was ended" if outcome.status.signal is not None else "had ended"
     return f"the command {how}: its fork takes {taken}, and the storage limit is {limit}"
+
+
+def total_lines(forks: int, total: int) -> list[str]:
+    """What all kept forks take, where that is much."""
+    return [f"{plural(forks, 'fork')} kept in all, {size(total)}   hostfork usage"] if total > _MUCH else []
 
 
 def fate_of(outcome: Outcome, exported: str | None) -> str:

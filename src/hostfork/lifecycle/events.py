@@ -25,6 +25,8 @@ class Progress:
     bytes: int
     files_total: int | None = None
     bytes_total: int | None = None
+    retained: bool = False
+    """It is a baseline, which later forks start from."""
 
 
 @frozen

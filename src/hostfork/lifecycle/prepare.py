@@ -105,6 +105,11 @@ def _prepare_private(fork: ForkFolder, path: PathRecord, plan: Plan, progress: _
     assert path.guarantee is not None
     storage, pool = storage_of(path.storage), plan.pool
     source = Source(path.path, path.omit, skip_unreadable=plan.skip_unreadable)
+    if path.line is not None:
+        from hostfork.lifecycle.baselines import started_from
+
+        with started_from(pool, path.line) as generation:
+            return storage.prepare(path.key, replace(source, retained=generation), pool, None, progress)
     if path.storage is StorageKind.RETAINED:
         return _over_baseline(path, source, pool, progress)
     if path.guarantee.depends_on_source or path.base_content is BaseContent.KEPT:
@@ -155,14 +160,15 @@ class _Progress:
         self._path = path
         self._tell = tell
         self._files, self._bytes = offer.files_estimate, offer.bytes_estimate
-        self._copies = offer.bytes_estimate != 0
+        self._copies = offer.bytes_estimate != 0 or offer.kind is StorageKind.RETAINED
         self._count_from = time.monotonic() + _COUNT_AFTER
         self._tally: Tally | None = None
 
     def __call__(self, files: int, done: int) -> None:
         if self._files is None and time.monotonic() > self._count_from:
             self._count()
-        self._tell(Progress(self._path.path, files, done, self._files, self._bytes or None))
+        retained = self._path.storage is StorageKind.RETAINED
+        self._tell(Progress(self._path.path, files, done, self._files, self._bytes or None, retained))
 
     def waiting(self) -> None:
         """Another process is making the baseline of this path."""
@@ -200,6 +206,7 @@ def _path_record(path: PathPlan, key: str) -> PathRecord:
         mechanism=path.offer.mechanism,
         guarantee=guarantee,
         omit=path.omit,
+        line=path.line,
         base_content=path.offer.guarantees.base_content,
         source_changed=SourceChanged.NOT_CHECKED if guarantee.depends_on_source else SourceChanged.IRRELEVANT,
     )

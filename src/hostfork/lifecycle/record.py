@@ -65,6 +65,8 @@ class PathRecord:
     bytes_copied: int = 0
     unwritable: tuple[str, ...] = ()
     """Relative paths, the first hundred, that the user cannot write on the host and so not in the fork ("" the top)."""
+    line: str | None = None
+    """The line of a named baseline that it lies over, in the same pool."""
     base_content: BaseContent = BaseContent.WHILE_SOURCE_UNCHANGED
     source_changed: SourceChanged = SourceChanged.NOT_CHECKED
     taken: tuple[float, float] | None = None

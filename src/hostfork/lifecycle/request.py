@@ -32,7 +32,8 @@ class Request:
     """One run. `policy` is a shipped name or a file; `rules` are added to it. Paths may be relative to `cwd`.
 
     `cwd` None is the caller's. `descriptors` above 2 stay open in the command. `relocated`: no namespaces, the copy
-    lies at another path. `export`: an empty or new folder for the final content.
+    lies at another path. `export`: an empty or new folder for the final content. `base`: a baseline by its name or a
+    unique beginning, whose folders are private at their own paths, or at `at`, which is for one that has a single one.
     """
 
     command: tuple[str, ...]
@@ -45,3 +46,5 @@ class Request:
     descriptors: tuple[int, ...] = ()
     pool: str | None = None
     relocated: bool = False
+    base: str | None = None
+    at: str | None = None

@@ -26,6 +26,7 @@ from hostfork.policy.plan import Plan, make_plan, sources
 from hostfork.policy.rules import Rule
 from hostfork.storage.choose import Choice, choose
 from hostfork.storage.contract import Source
+from hostfork.values import replace
 from hostfork.vocabulary import Access, Mechanism, Prefer
 from hostfork.workload import launch
 from hostfork.workload.watch import SignalSource
@@ -69,12 +70,20 @@ def _run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | N
 
 def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
     """What `run` would do. Changes nothing but hostfork's own folders: mechanisms are tried in the pool."""
-    policy = load(request.policy, request.rules, cwd, home_folder())
+    base, options = None, request.rules
+    if request.base is not None:
+        from hostfork.lifecycle import baselines
+
+        base, made = baselines.rules(request.base, request.at)
+        options = replace(options, made=made)
+    policy = load(request.policy, options, cwd, home_folder())
     if policy.quiesce:
         from hostfork.lifecycle.quiesce import check_quiesce
 
         check_quiesce(policy.quiesce)
     facts = host_facts(policy, request, helper, cwd)
+    if base is not None:
+        baselines.check_pool(base, facts.pool)
     wanted = [(rule, source) for rule, source in sources(policy, facts) if rule.access is Access.PRIVATE]
     choices = {
         source.path: _choose(rule, source, facts.pool, policy.prefer, request.relocated) for rule, source in wanted
@@ -91,6 +100,10 @@ def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
 
 def _choose(rule: Rule, source: Source, pool: str, prefer: Prefer, elsewhere: bool) -> Choice:
     """What serves a rule: the first that it names and that can be had, with what was refused before."""
+    if rule.line is not None:
+        from hostfork.lifecycle import baselines
+
+        return baselines.choice(rule, source, pool)
     choice = choose(source, pool, rule.mechanism, rule.guarantee, prefer=prefer, elsewhere=elsewhere)
     for word in rule.lesser:
         if choice.offer is None:

@@ -67,7 +67,7 @@ def describe(name: str, cwd: str = "/", home: str = "/") -> Description:
 
 def combine(policy: Policy, options: RuleOptions, cwd: str, home: str) -> Policy:
     """The policy with the options of one run. Raises PolicyError if two options contradict each other."""
-    rules = option_rules(options, cwd, home)
+    rules = option_rules(options, cwd, home) + options.made
     _contradictions(rules)
     named = {rule.path for rule in rules}
     return replace(

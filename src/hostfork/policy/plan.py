@@ -142,6 +142,7 @@ def _path_plan(placed: Placed, layout: Layout, choices: Mapping[str, Choice]) ->
         offer=None if choice is None else choice.offer,
         refused=() if choice is None else choice.refused,
         tmpfs_size=rule.tmpfs_size,
+        line=rule.line,
         omit=layout.omit(placed) if placed.access in (Access.PRIVATE, Access.SCRATCH) else (),
         automatic=placed.automatic,
     )

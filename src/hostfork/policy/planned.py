@@ -31,6 +31,8 @@ class PathPlan:
     refused: tuple[Refusal, ...] = ()
     tmpfs_size: int | None = None
     omit: tuple[str, ...] = ()
+    line: str | None = None
+    """The retained tree that it starts from."""
     automatic: bool = False
     """Added by hostfork (the state folder's cover, ssh's configuration), not asked for."""
 

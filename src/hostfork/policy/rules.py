@@ -16,6 +16,7 @@ class Rule:
     `place` names where the rule stands: `--private` or `workspace.toml: rule[0]`. For `private`, at most one of
     `mechanism` and `guarantee` is asked for by name; `lesser` is what will do where that cannot be had, in the order in
     which it is tried, and `otherwise` the access where nothing of it can. `tmpfs_size`, in bytes, only for `scratch`.
+    `line`: the retained tree that it starts from, not from what is at its path.
     `optional`: a path that is not there is passed over. `from_option`: typed for this run, so it
     wins over a policy's rule for the path.
     """
@@ -31,6 +32,7 @@ class Rule:
     from_option: bool = False
     lesser: tuple[Mechanism | Guarantee, ...] = ()
     otherwise: Access | None = None
+    line: str | None = None
 
 
 @frozen
@@ -133,3 +135,5 @@ class RuleOptions:
     unreadable: str | None = None
     quiesce: Quiesce = Quiesce()
     storage_limit: int | None = None
+    made: tuple[Rule, ...] = ()
+    """Rules that are made already, of a baseline's trees."""

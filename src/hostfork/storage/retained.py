@@ -25,6 +25,7 @@ from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.lines import Generation, Line
 from hostfork.storage.overlay import UPPER, WORK
+from hostfork.values import replace
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
 _BASE = "base"
@@ -45,14 +46,18 @@ class Retained(Keyed):
         """What an overlay needs, and for a baseline that is made by itself a source whose stamps tell."""
         try:
             refusal = _unfit(source, pool) if source.retained is None else None
-            refusal = refusal or overlay.obstacle(source, pool)
+            # A folder of the pool's own stands for the retained tree, which may not be there yet.
+            refusal = refusal or overlay.obstacle(Source(pool), pool)
         except OSError as error:
             return Refusal(Mechanism.OVERLAY, f"{error.filename or source.path} cannot be read", error.errno)
         if refusal is not None:
             return refusal
-        # No host mount lies beneath a retained tree, and its pool is one filesystem with the layers.
-        kept = overlay.guarantees(Guarantee.INDEPENDENT, nested_mounts=True, unique_inodes=True,
-                                  base_content=BaseContent.KEPT)  # fmt: skip
+        # No host mount lies beneath a retained tree, its pool is one filesystem with the layers, and taking it finds
+        # what an overlay could not show.
+        kept = overlay.guarantees(
+            Guarantee.INDEPENDENT, nested_mounts=True, unique_inodes=True, base_content=BaseContent.KEPT
+        )
+        kept = replace(kept, layers=True)
         return Offer(StorageKind.RETAINED, kept, _said(source, pool), 0, None)
 
     def prepare(
@@ -134,6 +139,8 @@ def _said(source: Source, pool: str) -> str:
 
 def _unfit(source: Source, pool: str) -> Refusal | None:
     """Why no baseline of it can be told to be equal, or be a lower folder, as far as that is known. Raises OSError."""
+    if not os.path.isdir(source.path):
+        return Refusal(Mechanism.OVERLAY, f"{source.path} is a single file, overlays are over folders")
     if source.skip_unreadable:
         return Refusal(Mechanism.OVERLAY, "what cannot be read is left out of copies and clones alone")
     kind = filesystem_of(source.path)

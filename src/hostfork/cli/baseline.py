@@ -1,0 +1,224 @@
+"""`hostfork baseline create NAME --from PATH… | refresh NAME | list | show NAME | remove NAME…`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import click
+
+from hostfork import api
+from hostfork.cli import candidates
+from hostfork.cli.look import age, harmless, plural, size, table
+from hostfork.cli.manual import LOOK, STATE, Example, Manual
+from hostfork.cli.output import Output
+from hostfork.cli.verb import TableOption, absolute, verb
+from hostfork.errors import Code, HostforkError, PolicyError
+from hostfork.lifecycle.events import Progress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ACTIONS = ("create", "refresh", "list", "show", "remove")
+_HEAD = ("NAME", "STATE", "AGE", "FORKS", "SPACE", "FOLDERS")
+
+
+@verb(
+    "baseline",
+    "Keep trees that forks start from: create, refresh, list, …",
+    Example("hostfork baseline create mono --from .", "Keep the working directory as it is now."),
+    Example("hostfork run --base mono -- make test", "A fork of it, in a moment, at the folder's own path."),
+    Example("hostfork baseline list", "What is kept, and how many forks lie over it."),
+    manual=Manual(
+        about=(
+            "A baseline is a retained, immutable tree, or several. Forks of it (`run --base NAME`) start in a moment "
+            "whatever its size, share its page cache, and hold only what they change. It is kept until it is removed.",
+            "`create NAME --from PATH…` takes folders as they are now. `refresh NAME` brings it up to date by a stat "
+            "of every file and a copy of what changed: forks over it still show what they showed, new ones the new state. "
+            "`remove NAME…` refuses while forks lie over it and says which. `list` and `show` tell what there is.",
+            "`--private PATH` keeps a baseline of PATH by itself where copying takes longer than half a second; those "
+            "are called `auto-…`, brought up to date by each run, and go when they were not used for long.",
+        ),
+        environment=LOOK,
+        files=STATE,
+        see=("run", "usage", "gc"),
+    ),
+)
+@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("name", nargs=-1, metavar="[NAME]…", shell_complete=candidates.baselines)
+@click.option(
+    "--from",
+    "source",
+    cls=TableOption,
+    multiple=True,
+    metavar="PATH",
+    shell_complete=candidates.folders,
+    help="create: a folder to keep; may be repeated",
+)
+@click.option(
+    "--pool", cls=TableOption, metavar="DIR", shell_complete=candidates.folders,
+    help="create: where it lies, and its forks",
+)  # fmt: skip
+def baseline_verb(output: Output, action: str, name: tuple[str, ...], source: tuple[str, ...], pool: str | None) -> int:
+    """Do one of them."""
+    if action != "create" and (source or pool):
+        raise _usage(f"{'--from' if source else '--pool'} is for create", "hostfork baseline create NAME --from PATH")
+    if action == "list":
+        if name:
+            raise _usage("baseline list takes no name", "hostfork baseline show NAME")
+        return _list(output)
+    if not name or (action != "remove" and len(name) > 1):
+        raise _usage(f"baseline {action} takes {'names' if action == 'remove' else 'one name'}", _EXAMPLES[action])
+    if action == "create":
+        return _create(output, name[0], source, pool)
+    return {"refresh": _refresh, "show": _show, "remove": _remove}[action](output, name)
+
+
+_EXAMPLES = {
+    "create": "hostfork baseline create NAME --from PATH",
+    "refresh": "hostfork baseline refresh NAME",
+    "show": "hostfork baseline list",
+    "remove": "hostfork baseline list",
+}
+
+
+def _usage(message: str, hint: str) -> PolicyError:
+    return PolicyError(Code.POLICY_USAGE, message, place="baseline", step="options", hint=hint)
+
+
+def _create(output: Output, name: str, source: tuple[str, ...], pool: str | None) -> int:
+    if not source:
+        raise _usage("baseline create needs a folder", f"hostfork baseline create {name} --from PATH")
+    with _Shown(output) as told:
+        made = api.create_baseline(
+            name, [absolute(path) for path in source], None if pool is None else absolute(pool), told
+        )
+    return _tell_made(output, made, "kept")
+
+
+def _refresh(output: Output, names: tuple[str, ...]) -> int:
+    with _Shown(output) as told:
+        made = api.refresh_baseline(names[0], told)
+    return _tell_made(output, made, "is up to date")
+
+
+def _tell_made(output: Output, made: api.MadeBaseline, done: str) -> int:
+    if output.json:
+        from hostfork.cli import documents
+
+        output.document(documents.answer({
+            "baseline": _document(made.baseline), "files_copied": made.files, "bytes_copied": made.bytes,
+            "seconds": round(made.seconds, 3),
+        }))  # fmt: skip
+        return 0
+    what = f"{plural(made.files, 'file')}, {size(made.bytes)} copied" if made.files else "nothing had changed"
+    output.lines([f"{harmless(made.baseline.name)}  {done}   {what}"])
+    return 0
+
+
+def _list(output: Output) -> int:
+    found = api.baselines()
+    if output.json:
+        from hostfork.cli import documents
+
+        output.document(documents.answer({"baselines": [_document(one) for one in found]}))
+        return 0
+    if not found:
+        output.lines(["no baselines: hostfork baseline create NAME --from PATH"])
+        return 0
+    output.lines(table([_HEAD, *(_row(one, output) for one in found)], look=output.out))
+    return 0
+
+
+def _row(one: api.Baseline, output: Output) -> tuple[str, ...]:
+    paths = [output.out.path(tree.path) if tree.path else "-" for tree in one.trees]
+    more = f" +{len(paths) - 1}" if len(paths) > 1 else ""
+    return (
+        harmless(one.name), "lost" if one.lost else "kept", age(max(0.0, time.time() - one.refreshed)),
+        str(len(api.baseline_users(one))), size(api.baseline_usage(one).bytes), (paths[0] if paths else "-") + more,
+    )  # fmt: skip
+
+
+def _show(output: Output, names: tuple[str, ...]) -> int:
+    one = api.baseline(names[0])
+    if output.json:
+        from hostfork.cli import documents
+
+        output.document(documents.answer({"baseline": _document(one)}))
+        return 0
+    users = api.baseline_users(one)
+    lines = [
+        f"{'name':<10}  {harmless(one.name)}",
+        f"{'state':<10}  {'lost: its storage is gone' if one.lost else 'kept until it is removed'}",
+        f"{'made':<10}  {age(max(0.0, time.time() - one.created))} ago",
+        f"{'refreshed':<10}  {age(max(0.0, time.time() - one.refreshed))} ago",
+        *(f"{'folder':<10}  {output.out.path(tree.path)}" for tree in one.trees if tree.path),
+        f"{'pool':<10}  {output.out.path(one.pool)}",
+        f"{'space':<10}  {size(api.baseline_usage(one).bytes)}",
+        f"{'forks':<10}  {', '.join(map(harmless, users)) or 'none'}",
+    ]
+    output.lines(lines)
+    return 0
+
+
+def _remove(output: Output, names: tuple[str, ...]) -> int:
+    """Each one; what keeps one of them is told as an error, when the others are gone."""
+    gone: list[str] = []
+    failed: list[HostforkError] = []
+    for name in names:
+        try:
+            gone.append(api.remove_baseline(name).name)
+        except HostforkError as error:
+            failed.append(error)
+    if output.json and not failed:
+        from hostfork.cli import documents
+
+        output.document(documents.answer({"removed": documents.words(gone)}))
+    elif not output.json:
+        output.lines(f"{harmless(name)}  removed" for name in gone)
+    if failed:
+        raise failed[0]
+    return 0
+
+
+def _document(one: api.Baseline) -> dict[str, Any]:
+    from hostfork.cli.documents import text
+
+    usage = api.baseline_usage(one)
+    return {
+        "name": one.name,
+        "created": one.created,
+        "refreshed": one.refreshed,
+        "pool": text(one.pool),
+        "origin": one.origin.kind.value,
+        "lost": one.lost,
+        "folders": [None if tree.path is None else text(tree.path) for tree in one.trees],
+        "forks": list(api.baseline_users(one)),
+        "bytes": usage.bytes,
+        "inodes": usage.inodes,
+    }
+
+
+class _Shown:
+    """How far it is, on a terminal."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._line: Any = None
+
+    def __enter__(self) -> Callable[[str, int, int, int | None, int | None], None] | None:
+        if self._output.quiet or not os.isatty(2):
+            return None
+        from hostfork.cli.telling import ProgressLine
+
+        self._line = ProgressLine(self._output, time.monotonic)
+        return self._told
+
+    def _told(self, path: str, files: int, done: int, files_total: int | None, bytes_total: int | None) -> None:
+        self._line.show(Progress(path, files, done, files_total, bytes_total, retained=True))
+
+    def __exit__(self, *_: object) -> None:
+        if self._line is not None:
+            self._line.clear()

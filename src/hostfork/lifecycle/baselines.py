@@ -1,0 +1,279 @@
+"""Baselines with a name: made of folders, brought up to date, listed, checked, removed; and what forks start from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from hostfork.baseline import current
+from hostfork.baseline.catalog import Baseline, Catalog, Origin, Tree, name_taken
+from hostfork.baseline.current import Ready
+from hostfork.errors import BaselineError, Code, PolicyError
+from hostfork.lifecycle.names import check_name
+from hostfork.lifecycle.store import state_folder
+from hostfork.policy.host import HostFacts
+from hostfork.policy.rules import Policy, Rule
+from hostfork.storage.choose import Choice, storage_of
+from hostfork.storage.contract import Offer, Source
+from hostfork.storage.lines import Line
+from hostfork.storage.retained import users_of
+from hostfork.values import frozen, replace
+from hostfork.vocabulary import Access, OriginKind, StorageKind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hostfork.storage.contract import Usage
+
+Told = Callable[[str, int, int, int | None, int | None], None]
+"""Told now and then: the path, files and bytes done, and of how many where that is known."""
+
+
+@frozen
+class Made:
+    """What making a baseline, or bringing it up to date, took."""
+
+    baseline: Baseline
+    files: int
+    bytes: int
+    seconds: float
+
+
+@frozen
+class Removed:
+    """A baseline that went."""
+
+    name: str
+
+
+def catalog() -> Catalog:
+    """The baselines of this user."""
+    return Catalog(state_folder())
+
+
+def create(name: str, paths: Sequence[str], pool: str | None = None, told: Told | None = None) -> Made:
+    """Make a baseline of folders, at whose paths its forks will have it.
+
+    Raises BaselineError `baseline.name-taken`, PolicyError where a path cannot be used, StorageError as a copy does;
+    then nothing is left.
+    """
+    check_name(name)
+    known, start = catalog(), time.monotonic()
+    if name in known.names():
+        raise name_taken(name)
+    facts, sources = _sources(paths, pool)
+    trees = tuple(Tree(f"{name}.{number}", source.path) for number, source in enumerate(sources))
+    now = time.time()
+    baseline = Baseline(name, now, now, facts.pool, Origin(OriginKind.FOLDERS), trees)
+    with contextlib.ExitStack() as stack:
+        for line, source in zip(baseline.lines, sources, strict=True):
+            stack.enter_context(current.locked(line, source))
+        if name in known.names():
+            raise name_taken(name)  # another was quicker
+        with _removed_on_error(baseline.lines):
+            done = [_equal(line, source, told) for line, source in zip(baseline.lines, sources, strict=True)]
+            known.add(baseline)
+    return _made(baseline, done, start)
+
+
+def refresh(name: str, told: Told | None = None) -> Made:
+    """Bring a baseline up to date with what it was made of. Forks over it show what they showed.
+
+    Raises BaselineError `baseline.not-found`, `.lost`, StorageError; then it is as it was.
+    """
+    known, start = catalog(), time.monotonic()
+    baseline = known.find(name)
+    done = []
+    for line in baseline.lines:
+        source = line.source
+        if source is None:
+            raise lost(baseline)
+        with current.locked(line, source):
+            done.append(_equal(line, source, told))
+    baseline = replace(baseline, refreshed=time.time())
+    known.replace(baseline)
+    return _made(baseline, done, start)
+
+
+def remove(name: str) -> Removed:
+    """Remove a baseline; its space comes back in the background. One that forks lie over stays.
+
+    Raises BaselineError `baseline.not-found`, `.in-use` with their names.
+    """
+    known = catalog()
+    baseline = known.find(name)
+    with contextlib.ExitStack() as stack:
+        held = [line for line in baseline.lines if stack.enter_context(line.held())]
+        forks = users(baseline)
+        if forks or len(held) < sum(os.path.isdir(line.path) for line in baseline.lines):
+            raise in_use(baseline, forks)
+        known.remove(baseline.name)
+        for line in held:
+            line.remove()
+    from hostfork.storage import reclaim
+
+    reclaim.start((baseline.pool,))
+    return Removed(baseline.name)
+
+
+def users(baseline: Baseline) -> tuple[str, ...]:
+    """The names of the forks that lie over it."""
+    keys = [key for line in baseline.lines for key in users_of(line)]
+    return tuple(sorted({key.rpartition(".")[0] for key in keys}))
+
+
+def usage(baseline: Baseline) -> Usage:
+    """What its trees take, by a walk."""
+    from hostfork.storage.contract import Usage as Sum
+    from hostfork.storage.measure import usage as measured
+
+    found = [measured(line.path) for line in baseline.lines if os.path.isdir(line.path)]
+    return Sum(sum(one.bytes for one in found), sum(one.inodes for one in found))
+
+
+def rules(name: str, at: str | None) -> tuple[Baseline, tuple[Rule, ...]]:
+    """The baseline of that name, and the rules that give a fork its trees: at their own paths, or one at another.
+
+    Raises BaselineError `baseline.not-found`, `.lost`, PolicyError where it has no path of its own, or several.
+    """
+    baseline = catalog().find(name)
+    if baseline.lost:
+        raise lost(baseline)
+    trees = [(tree, tree.path if at is None else os.path.abspath(at)) for tree in baseline.trees]
+    if at is not None and len(trees) > 1:
+        raise PolicyError(
+            Code.POLICY_USAGE, f"{baseline.name} has {len(trees)} folders, which cannot all be at {at}", place="--at",
+            step="options", hint="leave out --at: each is at its own path",
+        )  # fmt: skip
+    made = []
+    for tree, path in trees:
+        if path is None:
+            raise PolicyError(
+                Code.POLICY_USAGE, f"{baseline.name} was not made of a folder, so that it has no path of its own",
+                place="--base", step="options", hint=f"--base {baseline.name} --at PATH",
+            )  # fmt: skip
+        made.append(Rule(Access.PRIVATE, path, path, f"--base {baseline.name}", from_option=True, line=tree.line))
+    return baseline, tuple(made)
+
+
+def check_pool(baseline: Baseline, pool: str) -> None:
+    """A fork lies in the pool of its baseline. Raises PolicyError."""
+    if baseline.pool != pool:
+        raise PolicyError(
+            Code.POLICY_CONFLICT, f"the baseline {baseline.name} lies in {baseline.pool}, and its forks must too",
+            path=pool, place="--pool", hint=f"--pool {baseline.pool}",
+        )  # fmt: skip
+
+
+def choice(rule: Rule, source: Source, pool: str) -> Choice:
+    """What serves a path that starts from a baseline."""
+    assert rule.line is not None
+    top = Line(pool, rule.line).top()
+    if top is None:
+        raise _lost(_name_of(rule.line), Line(pool, rule.line).path)
+    answer = storage_of(StorageKind.RETAINED).probe(replace(source, retained=top.path), pool)
+    return Choice(answer, ()) if isinstance(answer, Offer) else Choice(None, (answer,))
+
+
+@contextlib.contextmanager
+def started_from(pool: str, name: str) -> Iterator[str]:
+    """The newest generation of a line, which holds still as long as this lasts. Raises BaselineError, StorageError."""
+    line = Line(pool, name)
+    source = line.source
+    if source is None:
+        raise _lost(_name_of(name), line.path)
+    with current.locked(line, source):
+        line.settle()
+        top = line.top()
+        if top is None or not current.is_whole(top):
+            raise _lost(_name_of(name), line.path)
+        yield top.path
+
+
+def lost(baseline: Baseline) -> BaselineError:
+    """Its storage is gone."""
+    gone = next((line.path for line in baseline.lines if line.top() is None), baseline.pool)
+    return _lost(baseline.name, gone)
+
+
+def in_use(baseline: Baseline, forks: Sequence[str]) -> BaselineError:
+    """Forks lie over it, or somebody is making one of it."""
+    who = ", ".join(forks) or "a run that is being made"
+    return BaselineError(
+        Code.BASELINE_IN_USE, f"the baseline {baseline.name} is used by {who}", path=baseline.pool,
+        hint=f"hostfork discard {' '.join(forks)}" if forks else "try again when it has started",
+    )  # fmt: skip
+
+
+def _name_of(line: str) -> str:
+    return line.rpartition(".")[0]
+
+
+def _lost(name: str, path: str) -> BaselineError:
+    return BaselineError(
+        Code.BASELINE_LOST, f"the storage of the baseline {name} is gone", path=path,
+        hint=f"hostfork baseline remove {name} · hostfork baseline create {name} --from PATH",
+    )  # fmt: skip
+
+
+def _sources(paths: Sequence[str], pool: str | None) -> tuple[HostFacts, tuple[Source, ...]]:
+    """The folders as `--private` would take them, with what is left out: mounts beneath, the pool, the state folder."""
+    from hostfork.lifecycle.observe import host_facts
+    from hostfork.lifecycle.request import Request
+    from hostfork.policy.plan import sources
+    from hostfork.workload import launch
+
+    policy = Policy("baseline", rules=tuple(
+        Rule(Access.PRIVATE, os.path.abspath(path), path, "--from", from_option=True) for path in paths
+    ))  # fmt: skip
+    helper = launch.take_helper()
+    try:
+        facts = host_facts(policy, Request((), pool=pool), helper, os.getcwd())
+    finally:
+        helper.abandon()
+    found = tuple(source for _, source in sources(policy, facts))
+    for source in found:
+        if not os.path.isdir(source.path):
+            raise PolicyError(
+                Code.POLICY_BAD_PATH, f"{source.path} is a file, and a baseline is made of folders", path=source.path,
+                place="--from", hint=f"--from {os.path.dirname(source.path)}",
+            )  # fmt: skip
+    return facts, found
+
+
+def _equal(line: Line, source: Source, told: Told | None) -> Ready:
+    from hostfork.baseline.settler import settle
+
+    ready = current.made_equal(line, source, None if told is None else _Progress(source, told))
+    settle(ready.generation.path)
+    return ready
+
+
+class _Progress:
+    """Tells how far a tree is, and of how much: counted first."""
+
+    def __init__(self, source: Source, told: Told) -> None:
+        from hostfork.storage.measure import tally
+
+        self._path, self._told = source.path, told
+        self._files, self._bytes = tally(source.path, source.omit)
+
+    def __call__(self, files: int, done: int) -> None:
+        self._told(self._path, files, done, self._files, self._bytes)
+
+
+@contextlib.contextmanager
+def _removed_on_error(lines: Sequence[Line]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.remove()
+        raise
+
+
+def _made(baseline: Baseline, done: Sequence[Ready], start: float) -> Made:
+    files, size = sum(ready.files for ready in done), sum(ready.bytes for ready in done)
+    return Made(baseline, files, size, time.monotonic() - start)
