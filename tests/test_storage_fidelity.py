@@ -71,7 +71,7 @@ def test_what_root_locked_is_taken_unlocked_and_named(
     """Immutable and append-only entries would make a fork that cannot be changed, nor removed by a user."""
     source, pool = sample(person, disk_of(request, kind))
     locked: list[str] = request.getfixturevalue("locked")  # after the disk, which is cleared after it then
-    for name, flag in (("small", IMMUTABLE), ("script", APPEND_ONLY), ("plain", IMMUTABLE)):
+    for name, flag in (("small", IMMUTABLE), ("script", APPEND_ONLY), ("two", IMMUTABLE), ("plain", IMMUTABLE)):
         locked.append(f"{source}/{name}")
         set_flags(locked[-1], flag)
     locked.append(source)
@@ -90,6 +90,7 @@ def test_what_root_locked_is_taken_unlocked_and_named(
 
     lost, there, removed = person.call(fork)
     wanted = {"": "append-only", "plain": "immutable", "script": "append-only", "small": "immutable"}
+    wanted |= dict.fromkeys(("two", "plain/one", "sticky/three"), "immutable")  # one file
     assert {one.path: one.what for one in lost if one.path in wanted} == {
         path: (word,) for path, word in wanted.items()
     }
