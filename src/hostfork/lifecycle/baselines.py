@@ -17,7 +17,7 @@ from hostfork.policy.host import HostFacts
 from hostfork.policy.rules import Policy, Rule
 from hostfork.storage.choose import Choice, storage_of
 from hostfork.storage.contract import Offer, Source
-from hostfork.storage.lines import Line
+from hostfork.storage.lines import Line, lines
 from hostfork.storage.retained import users_of
 from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access, OriginKind, StorageKind
@@ -115,6 +115,25 @@ def remove(name: str) -> Removed:
 
     reclaim.start((baseline.pool,))
     return Removed(baseline.name)
+
+
+def sweep(known: Catalog, pool: str) -> int:
+    """Remove the lines of a pool of ours alone that hold nothing, and those that belong to no baseline: says how many.
+
+    A killed process was making them. One that is being made is locked. Raises OSError.
+    """
+    named = {tree.line for name in known.names() for tree in known.load(name).trees}
+    number = 0
+    for line in lines(pool):
+        if line.name in named or (line.is_automatic and (line.top() is not None or line.unfit is not None)):
+            continue
+        with line.held() as held:
+            # Looked at again: it was recorded, or made, meanwhile.
+            there = any(line.name == tree.line for name in known.names() for tree in known.load(name).trees)
+            if held and not there and not line.users and (line.top() is None or not line.is_automatic):
+                line.remove()
+                number += 1
+    return number
 
 
 def users(baseline: Baseline) -> tuple[str, ...]:

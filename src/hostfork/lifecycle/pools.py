@@ -56,6 +56,11 @@ def is_foreign(store: Store, pool: str, name: str) -> bool:
     return not known
 
 
+def is_ours_alone(store: Store, pool: str) -> bool:
+    """Whether no other state folder's forks may lie in a pool. Raises OSError."""
+    return pool == store.pool or all(root == store.root for root in _states(pool))
+
+
 def reclaiming(store: Store) -> tuple[Reclaiming, ...]:
     """What is set aside in all pools and not erased yet."""
     from hostfork.storage.reclaim import asides, is_active

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
+from hostfork.baseline.catalog import Catalog
 from hostfork.collect.changeset import Changeset
 from hostfork.errors import Code, ForkError, HostforkError
 from hostfork.lifecycle import bases, changes, stages, uses
-from hostfork.lifecycle.pools import forget, is_foreign, pools
+from hostfork.lifecycle.pools import forget, is_foreign, is_ours_alone, pools
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.quiesce import undo_quiescing
 from hostfork.lifecycle.record import Record, Recovered, Status, observed_activity
@@ -25,7 +26,7 @@ from hostfork.storage.contract import KeyOwner, KeyStage
 from hostfork.storage.pace import Pace
 from hostfork.storage.pool import sweep_probes
 from hostfork.values import replace
-from hostfork.vocabulary import Activity
+from hostfork.vocabulary import Activity, StorageKind
 from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import boot_id
 
@@ -223,6 +224,10 @@ def _set_aside_unowned(store: Store, pool: str) -> tuple[int, list[str]]:
     number = 0
     try:
         number = sweep_probes(pool)
+        if os.path.isdir(os.path.join(pool, StorageKind.BASELINE.value)) and is_ours_alone(store, pool):
+            from hostfork.lifecycle import baselines
+
+            number += baselines.sweep(Catalog(store.root), pool)
         for owner, state in _unowned(pool):
             name = state.rpartition(".")[0]
             # The name is taken while its old storage is moved: a new fork of that name could be making its own.

@@ -119,6 +119,19 @@ class Line:
         self.drop()
         self._point(_UNFIT, path, self.path)
 
+    @property
+    def last_use(self) -> float | None:
+        """When it was last brought up to date or taken by a fork, in seconds of the clock; None where it is gone."""
+        try:
+            return os.stat(os.path.join(self.path, _SOURCE)).st_mtime
+        except OSError:
+            return None
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether `--private` made it by itself."""
+        return self.name.startswith(AUTOMATIC)
+
     def _said(self) -> bytes | None:
         try:
             with open(os.path.join(self.path, _SOURCE), "rb") as file:
@@ -198,6 +211,7 @@ class Line:
                 if _is_at(opened, self.path):
                     if self._said() is None:
                         _write(os.path.join(self.path, _SOURCE), _text(source))
+                    os.utime(os.path.join(self.path, _SOURCE))
                     return opened
             except BaseException:
                 os.close(opened)
