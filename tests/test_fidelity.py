@@ -24,6 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 WAYS = (
     ("ext4", ":copy"),
     ("ext4", ":live"),
+    ("ext4", ":overlay"),
     ("tmpfs", ":copy"),
     ("xfs", ":reflink"),
     ("btrfs", ":btrfs"),
@@ -423,8 +424,8 @@ def test_all_storage_goes_whatever_its_modes(hostfork: Run, person: Person, way:
         if keep == "--keep":
             hostfork(person, "discard", "g", "--yes", check=0)
     hostfork(person, "recover", check=0)
-    left = [name for folder, folders, files in os.walk(pool) for name in (*folders, *files) if folder != pool]
-    assert [name for name in left if not name.startswith((".base", "."))] == []
+    kinds = [kind for kind in os.scandir(pool) if not kind.is_symlink() and kind.name != "baseline"]
+    assert [name for kind in kinds for name in os.listdir(kind)] == []
     assert names(hostfork, person) == []
 
 
@@ -532,9 +533,9 @@ def deep(way: tuple[Disk, str], person: Person) -> Iterator[tuple[str, str]]:
     """A tree of 300 folders in each other, and a pool."""
     source, pool = sample(person, way[0], _deep)
     yield source, pool
-    subprocess.run(
-        ["rm", "-rf", *(f"{os.path.dirname(source)}/{name}" for name in ("source", "whole", "part"))], check=True
-    )
+    # Other code cannot; and a baseline stays in the pool.
+    top = os.path.dirname(source)
+    subprocess.run(["rm", "-rf", *(f"{top}/{name}" for name in ("source", "pool", "whole", "part"))], check=True)
 
 
 def test_a_tree_deeper_than_a_path(hostfork: Run, person: Person, way: tuple[Disk, str], deep: tuple[str, str]) -> None:
