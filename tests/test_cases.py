@@ -229,6 +229,31 @@ def test_what_the_host_wrote_during_a_live_run_is_no_base(hostfork: Run, person:
     hostfork(person, "discard", "w", "--yes", check=0)
 
 
+def test_host_writes_are_looked_for_where_something_is_kept(hostfork: Run, person: Person, ext4_disk: Disk) -> None:
+    """A policy for a whole system has large folders in which the command changes nothing."""
+    folder = ext4_disk.folder(person)
+    for name in ("one", "two"):
+        person.call(os.mkdir, f"{folder}/{name}")
+    script = f"touch {folder}/two/of-the-fork; echo up; read x"
+    process = person.popen(
+        [PROGRAM, "run", "--name", "w", "--private", f"{folder}/one:live", "--private", f"{folder}/two:live", "--",
+         "sh", "-c", script],
+        cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    for name in ("one", "two"):
+        person.call(Path(f"{folder}/{name}/of-the-host").write_text, "x\n")
+    _, said = process.communicate("go\n")
+    assert f"{folder}/two" in said
+    assert f"{folder}/one" not in said
+    paths = json.loads(hostfork(person, "show", "w", "--json", check=0).stdout)["paths"]
+    states = {os.path.basename(path["path"]): path["source_changed"] for path in paths}
+    assert states["one"] == "not-checked"
+    assert states["two"] == ("not-checked" if "was not checked" in said else "changed")
+    hostfork(person, "discard", "w", "--yes", check=0)
+
+
 def test_a_folder_in_shared_memory_can_be_private(hostfork: Run, person: Person) -> None:
     """/dev shows devices, but what lies in /dev/shm are files."""
     folder = f"/dev/shm/hostfork-test-{os.getpid()}-{person.uid}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 
 from hostfork.collect.changeset import Changeset, Counts
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 CHANGES_FILE = "changes"
 _LONGEST_CHECK = 10.0
-"""Seconds that the look for host writes may take."""
+"""Seconds that the look for host writes may take, below all private paths together."""
 _FEW = 100
 """Up to here one fsync per file; beyond, one syncfs, which waits for everything dirty on the filesystem."""
 
@@ -191,23 +192,29 @@ def reduce_storage(record: Record, changesets: dict[str, Changeset]) -> None:
         storage_of(path.storage).reduce(path.key, record.pool, changed)
 
 
-def check_sources(record: Record, probes: Probes, warn: Callable[[str], None]) -> Record:
-    """Whether the host wrote under the sources that show through, judged against the probes of the start."""
-    paths = []
+def check_sources(record: Record, found: dict[str, Changeset], probes: Probes, warn: Callable[[str], None]) -> Record:
+    """Whether the host wrote under the sources that show through, judged against the probes of the start.
+
+    Only where something of the fork's is kept: what it did not change stays `not-checked`.
+    """
+    paths, end = [], time.monotonic() + _LONGEST_CHECK
     for path in record.paths:
-        if path.source_changed is SourceChanged.NOT_CHECKED:
-            path = replace(path, source_changed=_checked(path, record.pool, probes.of(path.path), warn))
+        if path.source_changed is SourceChanged.NOT_CHECKED and found[path.path].changes:
+            limit = round(max(end - time.monotonic(), 0.0), 1)
+            path = replace(path, source_changed=_checked(path, record.pool, probes.of(path.path), limit, warn))
         paths.append(path)
     return replace(record, paths=tuple(paths))
 
 
-def _checked(path: PathRecord, pool: str, probe: Probe | None, warn: Callable[[str], None]) -> SourceChanged:
+def _checked(
+    path: PathRecord, pool: str, probe: Probe | None, limit: float, warn: Callable[[str], None]
+) -> SourceChanged:
     if probe is None:
         warn(f"whether the host changed {path.written} meanwhile was not checked: its disk was busy at the start")
         return SourceChanged.NOT_CHECKED
     from hostfork.collect.source import source_changed
 
-    check = source_changed(path.path, pool, probe, path.omit, _LONGEST_CHECK)
+    check = source_changed(path.path, pool, probe, path.omit, limit)
     if check.state is SourceChanged.NOT_CHECKED:
         warn(f"whether the host changed {path.written} meanwhile was not checked: {check.reason}")
     elif check.state is SourceChanged.CHANGED:

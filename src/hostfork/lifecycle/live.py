@@ -214,13 +214,16 @@ class LiveFork:
 
     def _keep(self, found: dict[str, Changeset]) -> None:
         """What is kept is evidence: on disk before anything is given up. `kept` is noted once the view is closed."""
-        self._record = changes.check_sources(self.record, self._probes, lambda words: self._tell(events.Warned(words)))
+        self._record = changes.check_sources(self.record, found, self._probes, self._warn)
         found = bases.remember(self._folder, self.record, found, self._probes)
         changes.store_changes(self._folder, changes.joined(found))
         changes.make_durable(self.record, found)
         ignored = changes.only_ignored(found)
         self._record = self._folder.advance(self.record, Activity.IDLE, durable=True, ignored_only=ignored)
         changes.reduce_storage(self.record, found)
+
+    def _warn(self, sentence: str) -> None:
+        self._tell(events.Warned(sentence))
 
     def _keeper(self) -> Helper:
         assert self._helper is not None

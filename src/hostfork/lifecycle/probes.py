@@ -9,7 +9,9 @@ kept, a stamp of the pool is written down when all is made and the command start
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
+import time
 
 from hostfork.lifecycle.record import Record
 from hostfork.lifecycle.store import ForkFolder
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from hostfork.collect.stamp import Probe
 
 _PATIENCE = 0.05
-"""Seconds that the command's start may wait for a stamp."""
+"""Seconds that the command's start may wait for stamps."""
 _COARSE = 0.02
 """Seconds, more than one tick of any kernel."""
 _STAMP = "stamp"
@@ -35,7 +37,7 @@ class Probes:
     def __init__(self) -> None:
         self._taken: dict[str, Any] = {}
         self._awaited: list[_thread.LockType] = []
-        """One lock a stamp, open when it was taken."""
+        """One lock for each stamp, open when it was taken."""
         self._closed = False
         self._pool: tuple[str, str] | None = None
 
@@ -58,17 +60,22 @@ class Probes:
         """Take a stamp for each source that shows through, in the background."""
         if any(path.base_content is BaseContent.KEPT for path in record.paths):
             self._pool = fork.file(_STAMP), record.pool
+        by_disk: dict[int, list[str]] = {}
         for path in record.paths:
             if path.source_changed is SourceChanged.NOT_CHECKED:
-                awaited = _thread.allocate_lock()
-                awaited.acquire()
-                self._awaited.append(awaited)
-                _thread.start_new_thread(self._take, (path.path, record.pool, awaited))
+                with contextlib.suppress(OSError):  # gone since the plan: nothing is claimed
+                    by_disk.setdefault(os.stat(path.path).st_dev, []).append(path.path)
+        for paths in by_disk.values():
+            awaited = _thread.allocate_lock()
+            awaited.acquire()
+            self._awaited.append(awaited)
+            _thread.start_new_thread(self._take, (paths, record.pool, awaited))
 
     def close(self) -> None:
         """The command starts now: later stamps would not show what the host wrote before them."""
+        end = time.monotonic() + _PATIENCE
         for awaited in self._awaited:
-            awaited.acquire(timeout=_PATIENCE)
+            awaited.acquire(timeout=max(end - time.monotonic(), 0))
         self._closed = True
         if self._pool is not None:
             _write_stamp(*self._pool)
@@ -77,13 +84,14 @@ class Probes:
         """The stamp of a path, None where it was not there in time."""
         return self._taken.get(path)
 
-    def _take(self, path: str, pool: str, awaited: _thread.LockType) -> None:
+    def _take(self, paths: list[str], pool: str, awaited: _thread.LockType) -> None:
+        """One stamp for all paths of a filesystem."""
         from hostfork.collect.stamp import make_probe
 
         try:
-            probe = make_probe(path, pool)
+            probe = make_probe(paths[0], pool)
             if not self._closed:
-                self._taken[path] = probe
+                self._taken.update(dict.fromkeys(paths, probe))
         except OSError:
             pass  # without a stamp nothing is claimed
         finally:
