@@ -44,6 +44,7 @@ tries what this host can do, and `hostfork recover` is safe at any time.
 
 GROUPS = {
     "policy": "What was asked",
+    "config": "The configuration file",
     "host": "What the host offers",
     "storage": "Private storage",
     "view": "The view",

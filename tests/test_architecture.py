@@ -22,8 +22,8 @@ HELPER_DOOR = {"helper.protocol", "helper.syscalls", "helper.shapes", "helper.le
 # The frozen values that the API takes and returns, and the grammar of options; what acts on them stays behind the API.
 VALUES = {
     "collect.changeset", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request",
-    "lifecycle.setup", "policy.host", "policy.options", "policy.plan", "policy.rules", "storage.contract",
-    "workload.watch",
+    "lifecycle.setup", "lifecycle.timer", "policy.host", "policy.options", "policy.plan", "policy.rules",
+    "storage.contract", "workload.watch",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "": set(),

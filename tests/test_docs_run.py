@@ -18,7 +18,10 @@ from rigs import Person
 from test_docs import FENCE, ROOT
 
 RUN = ["README.md"]
-RUN += [f"docs/{name}.md" for name in ("guide", "agents", "untrusted", "experiments", "mechanisms", "limits", "tools")]
+RUN += [
+    f"docs/{name}.md"
+    for name in ("guide", "agents", "untrusted", "experiments", "mechanisms", "limits", "tools", "space")
+]
 COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n?", re.MULTILINE)
 END = "=== end of output ==="
 NAMED = re.compile(r"(?:kept as |HOSTFORK_FORK=|\"fork\": \"|pool/copy/)([a-z]+-[a-z]+)\b")

@@ -163,7 +163,8 @@ def project(person: Person) -> str:
     folder = rigs.make_project(person, person.home, PROJECT)
     setup = "chmod +x build.sh; git init -q; git add .; git commit -q -m first; "
     setup += "mkdir -p ~/.zfunc ~/.config/fish/completions ~/bin; "
-    setup += "printf '#!/bin/sh\\nexec \"$@\"\\n' > ~/bin/sudo; chmod +x ~/bin/sudo"
+    setup += "printf '#!/bin/sh\\nexec \"$@\"\\n' > ~/bin/sudo; chmod +x ~/bin/sudo; "
+    setup += "printf '#!/bin/sh\\n' > ~/bin/systemctl; chmod +x ~/bin/systemctl"
     person.run(["sh", "-c", setup], cwd=folder, check=True)
     for name, change in (("calm-otter", "echo two >> src/a.py; mkdir d; echo x > d/x"), ("odd-heron", "rm src/a.py")):
         argv = [PROGRAM, "run", "--private", ".", "--name", name, "--", "sh", "-c", change]

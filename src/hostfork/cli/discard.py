@@ -136,6 +136,7 @@ def _discard(output: Output, forks: list[AnyFork]) -> int:
             if failed is not None:
                 output.complain([f"{PREFIX}{harmless(failed.message)}"])
             failed = error
+    api.gc_in_background()
     gone = {one.fork for one in api.reclaiming() if one.problem is None}
     later = [name for name in done if name in gone]
     if output.json and failed is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hostfork import api
-from hostfork.cli.look import Look, age, command_in_words, harmless, number, size, table
+from hostfork.cli.look import Look, age, command_in_words, harmless, number, plural, size, table
 from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import Output
-from hostfork.cli.verb import verb
+from hostfork.cli.verb import flag, verb
 from hostfork.lifecycle.record import Record
 from hostfork.storage.contract import Usage
 from hostfork.vocabulary import Access, Activity
@@ -32,22 +32,31 @@ _NARROWEST = 12
             "read (`hostfork discard`). `?` changes are not counted yet. Short for it: `hostfork ls`.",
             "`reclaiming`: a fork that is gone, whose storage is still being erased in the background; its name is "
             "free. Where nobody is at it, or a part cannot be erased, `hostfork recover` does the rest or says why.",
+            "`pinned` forks never expire; `hostfork usage` shows when the others do. `--expired` lists those that did, "
+            "the last first, with what they held and why they went.",
         ),
         environment=LOOK,
         files=STATE,
-        see=("show", "recover", "discard"),
+        see=("show", "usage", "recover", "discard"),
     ),
 )
-def list_verb(output: Output) -> int:
+@flag("--expired", help="show the forks that expired instead")
+def list_verb(output: Output, expired: bool) -> int:
     """Show all forks; broken records too, with what helps."""
+    if expired:
+        return _list_expired(output)
+    api.gc_in_background()
     forks, gone = api.Fork.all(), api.reclaiming()
     if output.json:
-        from hostfork.cli import documents
+        from hostfork.cli import documents, keeping
 
         output.document(
             documents.fork_list(
                 [
-                    documents.observed(fork.record, fork.activity.value, fork.age, fork.space(), fork.counts())
+                    keeping.kept(
+                        documents.observed(fork.record, fork.activity.value, fork.age, fork.space(), fork.counts()),
+                        fork,
+                    )
                     for fork in forks
                     if isinstance(fork, api.Fork)
                 ],
@@ -57,7 +66,7 @@ def list_verb(output: Output) -> int:
         )
         return 0
     rows = [
-        row(fork.record, fork.activity, fork.age, fork.space(), _changes(fork), output.out)
+        row(fork.record, fork.activity, fork.age, fork.space(), _changes(fork), output.out, fork.pinned)
         if isinstance(fork, api.Fork)
         else broken_row(fork.name)
         for fork in forks
@@ -71,6 +80,47 @@ def list_verb(output: Output) -> int:
     for one in gone:
         if one.problem is not None:
             output.complain([f"hostfork: {harmless(one.problem)}"])
+    _tell_expired(output)
+    return 0
+
+
+_NEWS = 7 * 86400
+"""Seconds for which a list of forks tells that some expired."""
+
+
+def _tell_expired(output: Output) -> None:
+    """That forks expired of late: what they were is not on the list any more."""
+    from hostfork.cli.keeping import seconds_since
+
+    late = [one for one in api.expired() if seconds_since(one.at) < _NEWS]
+    if late:
+        output.say(f"{plural(len(late), 'fork')} expired in the last 7 days: hostfork list --expired")
+
+
+def _list_expired(output: Output) -> int:
+    """What expired, and why."""
+    from hostfork.cli import keeping
+
+    gone = api.expired()
+    if output.json:
+        from hostfork.cli.documents import answer
+
+        output.document(answer({"expired": [keeping.expired(one) for one in gone]}))
+        return 0
+    rows = [
+        (
+            harmless(one.name),
+            f"{age(keeping.seconds_since(one.at))} ago",
+            output.out.path(one.paths[0], 32) if one.paths else "-",
+            "?" if one.changes is None else number(one.changes),
+            "?" if one.bytes is None else size(one.bytes),
+            harmless(one.why),
+        )
+        for one in gone
+    ]
+    if rows:
+        head, *lines = table([("NAME", "EXPIRED", "PATHS", "CHANGES", "SPACE", "WHY"), *rows])
+        output.lines([output.out.paint(head, "dim"), *lines])
     return 0
 
 
@@ -79,9 +129,11 @@ def _changes(fork: api.Fork) -> str:
     return "?" if counts is None else number(counts.total)
 
 
-def row(record: Record, activity: Activity, seconds: float, space: Usage, changes: str, look: Look) -> tuple[str, ...]:
-    """One fork as cells; the last says what is to be done about it, if anything."""
-    hint = "hostfork recover" if activity is Activity.ORPHANED else ""
+def row(
+    record: Record, activity: Activity, seconds: float, space: Usage, changes: str, look: Look, pinned: bool = False
+) -> tuple[str, ...]:
+    """One fork as cells; the last says what is to be done about it, if anything, or that it never expires."""
+    hint = "hostfork recover" if activity is Activity.ORPHANED else "pinned" if pinned else ""
     return (
         harmless(record.name),
         activity.value,

@@ -42,6 +42,7 @@ ENVIRONMENT = {
     "HOME": "What `~` means, and where the state folder lies without `XDG_STATE_HOME`.",
     "PATH": "The folders in which the command is looked for.",
     "XDG_STATE_HOME": "The folder in which hostfork keeps its state, in `hostfork`; else `~/.local/state`.",
+    "XDG_CONFIG_HOME": "The folder of the configuration file, in `hostfork`, and of units; else `~/.config`.",
     "XDG_RUNTIME_DIR": "Where the user's systemd manager is asked for a cgroup, if the caller's own is not theirs.",
     "COLUMNS": "The width of a terminal, instead of what the terminal says.",
     "NO_COLOR": "If it is set, nothing is coloured.",
@@ -58,6 +59,9 @@ FILES = {
     "~/.local/state/hostfork/forks/": "A folder for each fork: `record.json`, what it is, and `journal.jsonl`, what "
     "happened.",
     "~/.local/state/hostfork/pool/": "Private storage, unless `--pool` says otherwise.",
+    "~/.local/state/hostfork/expiry/": "`expired.jsonl`, what expired, and what expiry in the background could not do.",
+    "~/.config/hostfork/config.toml": "How long forks are kept: the table `[keep]`. It need not be there.",
+    "~/.config/systemd/user/hostfork-gc.timer": "What `timer install` makes, with `hostfork-gc.service`.",
     "/etc/apparmor.d/hostfork": "The profile that `setup` installs where AppArmor denies user namespaces.",
     "/etc/sysctl.d/90-hostfork.conf": "The limit that `setup` installs where it is 0.",
     "~/.bashrc": "Where the line for completion in bash belongs.",
@@ -68,6 +72,12 @@ FILES = {
 
 STATE = tuple(FILES)[:2]
 """What every verb that works with forks reads."""
+
+CONFIG = tuple(FILES)[2:4]
+"""What verbs about keeping read."""
+
+TIMER = tuple(FILES)[4:5]
+"""What `timer` writes."""
 
 LOOK = ("HOME", "XDG_STATE_HOME", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM")
 """What every verb that shows something reads."""

@@ -6,7 +6,15 @@ from hostfork import api
 from hostfork.cli.asking import descriptor, request_from, usage
 from hostfork.cli.output import INDENT, PREFIX, Output
 from hostfork.cli.result import StatusLines, check_result, open_status, write_failure, write_result
-from hostfork.cli.telling import Teller, closing_lines, exit_status, limit_line, problem_lines, written_paths
+from hostfork.cli.telling import (
+    Teller,
+    closing_lines,
+    exit_status,
+    limit_line,
+    problem_lines,
+    total_lines,
+    written_paths,
+)
 from hostfork.cli.terminal import Interrupted, Terminal
 from hostfork.errors import Code, WorkloadError
 from hostfork.lifecycle.events import Collecting, EndedCommand, Event, Planned, StartedCommand
@@ -97,6 +105,8 @@ def _close(output: Output, request: Request, outcome: Outcome, teller: Teller, w
     if outcome.status.storage_limited:
         output.complain([f"{PREFIX}{limit_line(outcome)}   code {Code.STORAGE_LIMIT.text} · status {status}"])
     lines = closing_lines(outcome, written, output.err, request.export)
+    if outcome.kept and not output.quiet:
+        lines += total_lines(*api.kept_bytes())
     if lines:
         output.say(*lines)
     for sentence in outcome.leftovers:

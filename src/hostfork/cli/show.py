@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from hostfork import api
@@ -15,11 +16,13 @@ from hostfork.cli.look import (
     plural,
     size,
 )
-from hostfork.cli.manual import LOOK, STATE, Example, Manual
-from hostfork.cli.output import Output
+from hostfork.cli.manual import CONFIG, LOOK, STATE, Example, Manual
+from hostfork.cli.output import PREFIX, Output
 from hostfork.cli.telling import some_lost, some_paths
+from hostfork.cli.usage import goes_in_words
 from hostfork.cli.verb import fork_argument, verb
 from hostfork.collect.changeset import Counts
+from hostfork.errors import PolicyError
 from hostfork.lifecycle.record import ForkProcess, PathRecord, Record, Status
 from hostfork.storage.contract import Usage
 from hostfork.vocabulary import Access, Activity, BaseContent, SourceChanged
@@ -38,9 +41,9 @@ _LABEL = 12
             "One fork: its state and command, how that ended, each path with its mechanism and guarantee, the changes, "
             "the space and where it lies, what owns its processes and which there are, and what can be done next.",
         ),
-        environment=LOOK,
-        files=STATE,
-        see=("list", "diff", "export", "discard"),
+        environment=(*LOOK, "XDG_CONFIG_HOME"),
+        files=(*STATE, *CONFIG),
+        see=("list", "usage", "diff", "export", "pin", "discard"),
     ),
 )
 @fork_argument()
@@ -48,20 +51,39 @@ def show_verb(output: Output, fork: str) -> int:
     """Show one fork."""
     found = api.Fork.open(fork)
     record, activity, counts, space = found.record, found.activity, found.counts(), found.space()
+    goes = _goes(found, output)
     if output.json:
-        from hostfork.cli import documents
+        from hostfork.cli import documents, keeping
 
-        document = documents.observed(record, activity.value, found.age, space, counts)
+        document = keeping.kept(documents.observed(record, activity.value, found.age, space, counts), found)
+        document["goes"] = keeping.moment(goes)
         document["processes"] = documents.processes(found.processes())
         output.document(documents.answer(document))
     else:
-        output.lines(show_lines(record, activity, found.age, space, counts, output.out, found.processes()))
+        keep = keep_in_words(found.pinned, found.last_use, goes) if activity is Activity.IDLE else ""
+        output.lines(show_lines(record, activity, found.age, space, counts, output.out, found.processes(), keep))
     return 0
+
+
+def _goes(fork: api.Fork, output: Output) -> float | None:
+    """When it expires; a configuration that is not good is no reason to show nothing."""
+    try:
+        return fork.goes()
+    except PolicyError as error:
+        output.complain([f"{PREFIX}when {harmless(fork.name)} expires is not known: {harmless(error.message)}"])
+        return None
+
+
+def keep_in_words(pinned: bool, last_use: float, goes: float | None) -> str:
+    """When it was used, and how long it is kept."""
+    now = time.time()
+    until = "pinned: it never expires" if pinned else "" if goes is None else f"expires {goes_in_words(goes - now)}"
+    return f"used {age(now - last_use)} ago{', ' if until else ''}{until}"
 
 
 def show_lines(
     record: Record, activity: Activity, seconds: float, space: Usage, counts: Counts | None, look: Look,
-    processes: Sequence[ForkProcess] = (),
+    processes: Sequence[ForkProcess] = (), keep: str = "",
 ) -> list[str]:  # fmt: skip
     """A fork for people."""
     facts = [
@@ -71,6 +93,7 @@ def show_lines(
         ("in", look.path(record.cwd)),
         ("made", f"{age(seconds)} ago, {record.created}"),
         ("ended", ended_in_words(record.status, record.ended)),
+        ("kept", keep),
         *(
             ("" if index else "processes", f"{one.pid:<8} {harmless(one.name)}  {size(one.memory)}")
             for index, one in enumerate(processes)
