@@ -64,6 +64,8 @@ class System:
             os.close(lock)
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(f"{self.place}/lost+found")
+        if self._subvolumes:  # as systemd makes it
+            _do("btrfs", "subvolume", "create", f"{self.place}/var/lib/machines")
         wheel = build("wheel", ROOT, f"{self.place}/root")
         self._inside("/opt/hostfork/bin/pip", "install", "--quiet", "--no-deps", "--no-index",
                      f"/root/{os.path.basename(wheel)}")  # fmt: skip

@@ -247,6 +247,9 @@ for path in ("/run/app.sock", "/run/systemd/private", "/run/dbus/system_bus_sock
     taken = {path: (by_path[path]["mechanism"], by_path[path]["guarantee"]) for path in ("/etc", "/usr", "/root")}
     wanted = ("btrfs", "snapshot") if kind == "btrfs" else ("overlay", "live")
     assert set(taken.values()) == {wanted}
+    # A subvolume in it makes several snapshots of it, which is not one instant, and still more than `live`.
+    var = by_path["/var"]["mechanism"], by_path["/var"]["guarantee"]
+    assert var == (("btrfs", "independent") if kind == "btrfs" else wanted)
     assert by_path["/run"]["guarantee"] == "live"
     assert by_path["/"]["access"] == "read-only"
     assert ("/var/log" in by_path) == (kind == "btrfs")

@@ -9,6 +9,7 @@ from hostfork.errors import Code, HostError, PolicyError, StorageError
 from hostfork.policy.host import HostFacts, OpenFile
 from hostfork.policy.layout import Layout, Placed
 from hostfork.policy.options import join_private
+from hostfork.policy.paths import within
 from hostfork.policy.planned import PathPlan
 from hostfork.policy.rules import Policy, Rule
 from hostfork.storage.choose import Choice
@@ -113,6 +114,8 @@ def writers(path: str, layout: Layout) -> tuple[OpenFile, ...]:
 
 
 def _belongs(file: str, path: str, layout: Layout) -> bool:
+    if not within(file, path):
+        return False  # of what may be thousands; the rest is not cheap
     over = layout.over(file)
     return over is not None and over.path == path and layout.mounted_over(file) is None
 
