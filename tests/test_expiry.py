@@ -16,7 +16,7 @@ import pytest
 import rigs
 from hostfork import api
 from hostfork.errors import Code, ForkError
-from hostfork.lifecycle import expired, expirer, expiry, uses
+from hostfork.lifecycle import expired, expirer, expiry, unused, uses
 from hostfork.lifecycle.config import KeepRules
 from hostfork.lifecycle.store import Store, state_folder
 from test_recover import FILES, kill, wait_until
@@ -33,11 +33,10 @@ def project(person, ext4_disk):
     return rigs.make_project(person, ext4_disk.folder(person), files)
 
 
-def keep(project, name, script="echo x >new", days=0.0):
+def keep(rule, name, script="echo x >new", days=0.0, cwd=None):
     """A kept fork, not used for so many days."""
-    request = api.Request(
-        ("sh", "-c", script), rules=api.RuleOptions(private=(project,)), cwd=project, name=name, keep=api.Keep.ALWAYS
-    )
+    rules = api.RuleOptions(private=(rule,))
+    request = api.Request(("sh", "-c", script), rules=rules, cwd=cwd or rule, name=name, keep=api.Keep.ALWAYS)
     outcome = api.run(request)
     assert outcome.kept
     if days:
@@ -205,6 +204,53 @@ def _shared(project):
     assert holder.space.shared > 1900000
     assert api.Fork.open("one").discard() == ()
     return True
+
+
+def test_an_automatic_baseline_goes_when_nobody_used_it_for_long(person, project):
+    assert person.call(_baselines, project)
+
+
+def _baselines(project):
+    pool = f"{state_folder()}/pool"
+    over = project + ":overlay"
+    keep(over, "one", "echo x >new; head -c 100000 /dev/urandom >large", cwd=project)
+    (line,) = unused.automatic(pool)
+    assert (line.in_use, line.goes(KeepRules()), line.line.source.path) == (True, None, project)
+    age_line(line, 20)
+    assert gone() == []
+    holders = {one.kind: one for one in api.usage().holders}
+    baseline, fork = holders["baseline"], holders["fork"]
+    assert (baseline.name, baseline.path, baseline.state) == (line.line.name, project, "in use")
+    assert fork.space.exclusive > 100000 > baseline.space.exclusive > 4
+    assert api.usage().pools[0].baselines == baseline.space.exclusive
+    assert api.Fork.open("one").discard() == ()
+    wait_until(lambda: not unused.automatic(pool)[0].in_use)
+    assert api.usage().holders[0].state == "unused"
+    judged = unused.automatic(pool)[0]
+    with line.line.held() as held:  # as by a run that takes it
+        assert held
+        assert gone(dry_run=True) == [(line.line.name, "keep-days")]
+        assert gone() == []
+    age_line(line, 13)
+    assert not unused._go(Store(state_folder()), judged, unused._expired(judged, "", "", 0), True)
+    age_line(line, 20)
+    (went,) = api.gc().gone
+    assert (went.kind, went.name, went.paths, went.bytes > 4) == ("baseline", line.line.name, (project,), True)
+    assert unused.automatic(pool) == ()
+    assert api.expired() == (went,)
+    keep(over, "two", "true", cwd=project)  # taken anew
+    assert api.Fork.open("two").discard() == ()
+    configure("[keep]\nmax-bytes = 4096\n")
+    wait_until(lambda: not unused.automatic(pool)[0].in_use)
+    assert gone() == []
+    age_line(line, 1.1)
+    assert gone() == [(line.line.name, "max-bytes")]
+    return True
+
+
+def age_line(one, days):
+    moment = time.time() - days * DAY
+    os.utime(f"{one.line.path}/source", (moment, moment))
 
 
 # --- what counts as a use --------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hostfork import api
-from hostfork.cli.look import harmless, plural, size, table
+from hostfork.cli.look import Look, harmless, plural, size, table
 from hostfork.cli.manual import CONFIG, LOOK, STATE, Example, Manual
 from hostfork.cli.output import PREFIX, Output
 from hostfork.cli.usage import rules_lines
@@ -26,6 +26,8 @@ from hostfork.cli.verb import flag, verb
             "Nothing goes that is pinned, running, awaits approval, or was left by a crash (that is `hostfork "
             "recover`'s, and named). Nothing goes while somebody uses it. What was used within a day goes for no limit "
             "on number or bytes, so a limit can be exceeded; that is said.",
+            "Baselines that `--private` made by itself go likewise, where no fork lies over them; they have the "
+            "limit on bytes for themselves. Those with a name are kept until `baseline remove`.",
             "Runs, `list` and `discard` begin it in the background, at most once an hour; `hostfork list --expired` "
             "shows what went.",
         ),
@@ -43,21 +45,35 @@ def gc_verb(output: Output, dry_run: bool) -> int:
 
         output.document(collected(done, dry_run))
     else:
-        output.lines(gone_lines(done.gone))
-        total = sum(one.bytes or 0 for one in done.gone)
-        what = "would go" if dry_run else "expired"
-        output.lines([f"{plural(len(done.gone), 'fork')} {what}, {size(total)}" if done.gone else "nothing has expired"])
+        output.lines(gone_lines(done.gone, output.out))
+        output.lines([sum_in_words(done.gone, dry_run)])
         if dry_run:
             output.lines(["", *rules_lines(done.rules, output.out)])
     _complain(output, done)
     return 0
 
 
-def gone_lines(gone: Sequence[api.Expired]) -> list[str]:
-    """A line for each fork: what it took, and why it goes."""
+def gone_lines(gone: Sequence[api.Expired], look: Look) -> list[str]:
+    """A line for each: what it took, and why it goes; of a baseline also what it was taken of."""
     return table(
-        [(harmless(one.name), "?" if one.bytes is None else size(one.bytes), harmless(one.why)) for one in gone]
+        [
+            (
+                harmless(one.name) + (f" of {look.path(one.paths[0])}" if one.kind != "fork" and one.paths else ""),
+                "?" if one.bytes is None else size(one.bytes),
+                harmless(one.why),
+            )
+            for one in gone
+        ]
     )
+
+
+def sum_in_words(gone: Sequence[api.Expired], dry_run: bool) -> str:
+    """How many went, or would, and what that makes."""
+    if not gone:
+        return "nothing has expired"
+    kinds = [(kind, sum(one.kind == kind for one in gone)) for kind in ("fork", "baseline")]
+    what = ", ".join(plural(count, kind) for kind, count in kinds if count)
+    return f"{what} {'would go' if dry_run else 'expired'}, {size(sum(one.bytes or 0 for one in gone))}"
 
 
 def _complain(output: Output, done: api.Collected) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hostfork import api
-from hostfork.cli.documents import SCHEMA, argv, exact, text, words
+from hostfork.cli.documents import SCHEMA, argv, exact, moment, text, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ def _holder(one: api.Holder) -> Document:
         },
         "kept": one.kept,
         "pinned": one.pinned,
-        "last_use": moment(one.last_use),
-        "goes": moment(one.goes),
+        "last_use": known_moment(one.last_use),
+        "goes": known_moment(one.goes),
         "problem": None if one.problem is None else text(one.problem),
+        **exact("path", one.path),
     }  # fmt: skip
 
 
@@ -56,6 +57,7 @@ def _pool(one: api.PoolUse) -> Document:
         "exclusive": one.exclusive,
         "upper_bound": one.upper_bound,
         "kept": one.kept,
+        "baselines": one.baselines,
         "most": one.most,
         "erasing": one.erasing,
         "erasing_bytes": one.erasing_bytes,
@@ -79,6 +81,7 @@ def rules(value: api.KeepRules) -> Document:
 def expired(value: api.Expired) -> Document:
     """A fork that expired, or would."""
     return {
+        "kind": value.kind,
         "name": text(value.name),
         "at": value.at,
         "created": value.created,
@@ -119,8 +122,6 @@ def seconds_since(at: str) -> float:
     return time.time() - timegm(time.strptime(at, "%Y-%m-%dT%H:%M:%SZ"))
 
 
-def moment(seconds: float | None) -> str | None:
-    """Seconds of the clock as ISO-8601, UTC."""
-    import time
-
-    return None if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+def known_moment(seconds: float | None) -> str | None:
+    """A moment, where there is one."""
+    return None if seconds is None else moment(seconds)

@@ -56,7 +56,7 @@ def show_verb(output: Output, fork: str) -> int:
         from hostfork.cli import documents, keeping
 
         document = keeping.kept(documents.observed(record, activity.value, found.age, space, counts), found)
-        document["goes"] = keeping.moment(goes)
+        document["goes"] = keeping.known_moment(goes)
         document["processes"] = documents.processes(found.processes())
         output.document(documents.answer(document))
     else:

@@ -22,10 +22,10 @@ _LABEL = 12
     Example("hostfork usage | grep pinned", "What never expires: status 1 if nothing.", status=1),
     manual=Manual(
         about=(
-            "A line for each fork. `EXCLUSIVE`: bytes on the disk that nothing else holds, so what comes back when it "
-            "goes; `at most` where the filesystem cannot tell exactly. `SHARED`: bytes that its source, its base or "
-            "another file holds too. `APPARENT`: the sizes of its files. Only files that a fork wrote or has a copy of "
-            "are counted, not those that are still its base's.",
+            "A line for each fork and baseline. `EXCLUSIVE`: bytes on the disk that nothing else holds, so what comes "
+            "back when it goes; `at most` where the filesystem cannot tell exactly. `SHARED`: bytes that its source, its "
+            "base or another file holds too. `APPARENT`: the sizes of its files. Only files that a fork wrote or has a "
+            "copy of are counted, not those that are still its base's.",
             "`GOES`: when it expires if nobody uses it. `diff` and `export` count as a use, `list`, `show` and `usage` "
             "do not. `pinned` forks never expire.",
             "Then a paragraph for each pool: its filesystem and what is free there, what kept forks take of what they "
@@ -55,9 +55,9 @@ def usage_verb(output: Output) -> int:
 def usage_lines(view: api.Overview, look: Look) -> list[str]:
     """All of it for people."""
     now = time.time()
-    kinds = {one.kind for one in view.holders}
-    rows = [_row(one, now, len(kinds) > 1) for one in view.holders]
-    head = _HEAD if len(kinds) <= 1 else (_HEAD[0], "KIND", *_HEAD[1:])
+    with_kind = any(one.kind != "fork" for one in view.holders)
+    rows = [_row(one, now, with_kind, look) for one in view.holders]
+    head = (_HEAD[0], "KIND", *_HEAD[1:]) if with_kind else _HEAD
     lines = table([head, *rows]) if rows else []
     lines[:1] = [look.paint(line, "dim") for line in lines[:1]]
     for pool in view.pools:
@@ -67,14 +67,15 @@ def usage_lines(view: api.Overview, look: Look) -> list[str]:
     return [*lines, *([""] if lines else []), *rules_lines(view.rules, look)]
 
 
-def _row(one: api.Holder, now: float, with_kind: bool) -> tuple[str, ...]:
+def _row(one: api.Holder, now: float, with_kind: bool, look: Look) -> tuple[str, ...]:
     space = one.space
     sizes = ("?", "?", "?") if space is None else (
         f"{size(space.exclusive)}{' at most' if space.upper_bound else ''}", size(space.shared), size(space.apparent)
     )  # fmt: skip
     used = "-" if one.last_use is None else f"{age(now - one.last_use)} ago"
     kind = (one.kind,) if with_kind else ()
-    return (harmless(one.name), *kind, one.state, *sizes, used, _goes(one, now))
+    name = harmless(one.name) + (f" of {look.path(one.path, 32)}" if one.path else "")
+    return (name, *kind, one.state, *sizes, used, _goes(one, now))
 
 
 def _goes(one: api.Holder, now: float) -> str:
@@ -93,10 +94,11 @@ def _pool_lines(pool: api.PoolUse, look: Look) -> list[str]:
     if pool.problem is not None:
         return [first, f"  {harmless(pool.problem)}"]
     most = "" if pool.most is None else f" of at most {size(pool.most)}"
-    running = pool.exclusive - pool.kept
+    running = pool.exclusive - pool.kept - pool.baselines
     facts = [
         ("filesystem", f"{harmless(pool.filesystem)}, {size(pool.free)} of {size(pool.total)} free"),
         ("kept", f"{size(pool.kept)}{most}"),
+        ("baselines", size(pool.baselines) if pool.baselines else ""),
         ("in use", size(running) if running else ""),
         ("being erased", f"{plural(pool.erasing, 'piece')}, {size(pool.erasing_bytes)}" if pool.erasing else ""),
     ]

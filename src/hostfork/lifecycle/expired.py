@@ -10,7 +10,9 @@ import os
 
 from hostfork.errors import HostforkError
 from hostfork.helper.lean import dumps
+from hostfork.lifecycle.pools import pools
 from hostfork.lifecycle.store import Store, as_fork_error, plain
+from hostfork.lifecycle.uses import in_words
 from hostfork.values import frozen
 
 _FILE = "expired.jsonl"
@@ -20,7 +22,10 @@ _LARGEST = 1 << 18
 
 @frozen
 class Expired:
-    """One fork that expired. Times are ISO-8601 UTC. `reason` is the key of the configuration, `why` a clause."""
+    """One fork that expired, or an automatic baseline. Times are ISO-8601 UTC.
+
+    `reason` is the key of the configuration, `why` a clause. `kind` is `fork` or `baseline`.
+    """
 
     name: str
     at: str
@@ -32,6 +37,7 @@ class Expired:
     changes: int | None = None
     command: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    kind: str = "fork"
 
 
 def write_down(store: Store, fork: Expired) -> None:
@@ -77,6 +83,14 @@ def expired(store: Store) -> tuple[Expired, ...]:
 
 def _is_there(store: Store, one: Expired) -> bool:
     """Whether it was written down and did not go: a crash came between, or somebody used it."""
+    if one.kind != "fork":
+        from hostfork.lifecycle.unused import automatic
+
+        return any(
+            (here.line.name, in_words(here.last_use)) == (one.name, one.last_use)
+            for pool in pools(store)
+            for here in automatic(pool)
+        )
     try:
         with store.open(one.name) as folder:
             return folder.load().created == one.created

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, unique
 
 from hostfork.errors import Code, ForkError, HostforkError
-from hostfork.lifecycle import expired, uses
+from hostfork.lifecycle import expired, unused, uses
 from hostfork.lifecycle.config import KeepRules
 from hostfork.lifecycle.expired import Expired
 from hostfork.lifecycle.pools import pools
@@ -122,6 +122,10 @@ def gc(store: Store, rules: KeepRules, *, dry_run: bool = False, must_be_noted: 
             spared.append(due.fork.record.name)
         else:
             gone.append(went)
+    try:
+        gone += unused.gc(store, rules, dry_run=dry_run, must_be_noted=must_be_noted)
+    except HostforkError as error:
+        leftovers += [error.message, *error.details]
     if not dry_run:
         for pool in pools(store):
             erase_later(pool)

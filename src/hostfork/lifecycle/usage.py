@@ -1,7 +1,4 @@
-"""What everything that is kept takes: a line for each fork, and for each pool what that comes to and what is free.
-
-A `Holder` is anything that holds space in a pool; what else than forks there will be adds its own.
-"""
+"""What everything that is kept takes: a line for each fork and baseline, and for each pool the sum and what is free."""
 
 from __future__ import annotations
 
@@ -26,8 +23,9 @@ from hostfork.vocabulary import Access, Activity, StorageKind
 class Holder:
     """One thing that holds space in a pool. Times are seconds of the clock.
 
-    `kind` is a word for people, such as `fork`; `kept`: it counts for the limit on bytes. `goes`: when it expires for
-    its age; None where it does not. `space` None: it could not be measured, and `problem` says why.
+    `kind`: `fork` or `baseline`. `kept`: it counts for the limit on bytes of kept forks. `goes`: when it expires for
+    its age; None where it does not. `space` None: it could not be measured, and `problem` says why. `path`: what an
+    automatic baseline was taken of.
     """
 
     kind: str
@@ -40,11 +38,14 @@ class Holder:
     last_use: float | None = None
     goes: float | None = None
     problem: str | None = None
+    path: str | None = None
 
 
 @frozen
 class PoolUse:
-    """One pool. `kept` is what its kept forks take of at most `most` bytes; `erasing` what is set aside to be erased.
+    """One pool. `kept` is what its kept forks take of at most `most` bytes, `baselines` what baselines do.
+
+    `erasing` is set aside to be erased.
 
     `filesystem` is its type and device. `total` and `free` are of the filesystem, free for this user. With `problem` it
     cannot be looked at: its disk is not mounted.
@@ -58,6 +59,7 @@ class PoolUse:
     exclusive: int = 0
     upper_bound: bool = False
     kept: int = 0
+    baselines: int = 0
     most: int | None = None
     erasing: int = 0
     erasing_bytes: int = 0
@@ -76,7 +78,8 @@ class Overview:
 
 def overview(store: Store, rules: KeepRules) -> Overview:
     """Look at everything, by a walk of each. Raises ForkError `fork.state`."""
-    holders = sorted(_forks(store, rules), key=lambda one: (-_exclusive(one), one.name))
+    found = [*_forks(store, rules), *_baselines(store, rules)]
+    holders = sorted(found, key=lambda one: (-_exclusive(one), one.name))
     return Overview(
         tuple(holders),
         tuple(_pool(store, pool, holders, rules) for pool in pools(store)),
@@ -141,6 +144,37 @@ def _forks(store: Store, rules: KeepRules) -> list[Holder]:
     return found
 
 
+def _baselines(store: Store, rules: KeepRules) -> list[Holder]:
+    """Those with a name, which are kept until they are removed, and those that `--private` made by itself."""
+    from hostfork.lifecycle import baselines, unused
+
+    found, known = [], baselines.catalog()
+    for name in known.names():
+        try:
+            one = known.load(name)
+            paths = [line.path for line in one.lines if os.path.isdir(line.path)]
+            space = sum((space_of_tree(path) for path in paths), Space())
+        except (HostforkError, OSError) as error:
+            problem = f"what {name} takes could not be measured: {error}"
+            found.append(Holder(unused.BASELINE, name, "broken", "", None, False, False, problem=problem))
+            continue
+        state = "lost" if one.lost else "in use" if baselines.users(one) else "unused"
+        found.append(Holder(unused.BASELINE, name, state, one.pool, space, False, False))
+    for pool in pools(store):
+        for line in unused.automatic(pool):
+            try:
+                space = space_of_tree(line.line.path)
+            except OSError:
+                continue  # it went meanwhile
+            state = "in use" if line.in_use else "unused"
+            source = line.line.source
+            found.append(
+                Holder(unused.BASELINE, line.line.name, state, pool, space, False, False, line.last_use,
+                       line.goes(rules), path=None if source is None else source.path)
+            )  # fmt: skip
+    return found
+
+
 def _exclusive(holder: Holder) -> int:
     return 0 if holder.space is None else holder.space.exclusive
 
@@ -165,6 +199,7 @@ def _pool(store: Store, pool: str, holders: list[Holder], rules: KeepRules) -> P
         exclusive=sum(map(_exclusive, here)),
         upper_bound=any(one.space is not None and one.space.upper_bound for one in here),
         kept=sum(_exclusive(one) for one in here if one.kept),
+        baselines=sum(_exclusive(one) for one in here if one.kind == "baseline"),
         most=rules.most_bytes(total),
         erasing=len(waiting),
         erasing_bytes=sum(_space_at(one.path) for one in waiting),
