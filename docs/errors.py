@@ -52,6 +52,7 @@ GROUPS = {
     "workload": "The processes",
     "collect": "What a fork contains",
     "fork": "Forks",
+    "baseline": "Baselines",
     "internal": "hostfork itself",
 }
 """The part of a code before the point; `base.gone` belongs to what a fork contains."""

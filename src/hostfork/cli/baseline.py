@@ -27,7 +27,7 @@ _HEAD = ("NAME", "STATE", "AGE", "FORKS", "SPACE", "FOLDERS")
 
 @verb(
     "baseline",
-    "Keep trees that forks start from: create, refresh, list, …",
+    "Keep trees that forks start from: create, refresh, remove.",
     Example("hostfork baseline create mono --from .", "Keep the working directory as it is now."),
     Example("hostfork run --base mono -- make test", "A fork of it, in a moment, at the folder's own path."),
     Example("hostfork baseline list", "What is kept, and how many forks lie over it."),
@@ -184,20 +184,19 @@ def _remove(output: Output, names: tuple[str, ...]) -> int:
 
 
 def _document(one: api.Baseline) -> dict[str, Any]:
-    from hostfork.cli.documents import text
+    from hostfork.cli.documents import exact, moment, text
 
     usage = api.baseline_usage(one)
     return {
-        "name": one.name,
-        "created": one.created,
-        "refreshed": one.refreshed,
-        "pool": text(one.pool),
+        "name": text(one.name),
+        "state": "lost" if one.lost else "kept",
+        "created": moment(one.created),
+        "refreshed": moment(one.refreshed),
+        **exact("pool", one.pool),
         "origin": one.origin.kind.value,
-        "lost": one.lost,
-        "folders": [None if tree.path is None else text(tree.path) for tree in one.trees],
+        "trees": [{"line": text(tree.line), **exact("path", tree.path)} for tree in one.trees],
         "forks": list(api.baseline_users(one)),
-        "bytes": usage.bytes,
-        "inodes": usage.inodes,
+        "space": {"bytes": usage.bytes, "inodes": usage.inodes},
     }
 
 

@@ -48,6 +48,13 @@ def exact(key: str, value: str | None) -> Document:
     return {key: shown, f"{key}_bytes": base64.b64encode(os.fsencode(value)).decode("ascii")}
 
 
+def moment(seconds: float) -> str:
+    """A moment, seconds of the clock, as ISO-8601 in UTC."""
+    import time
+
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
 def argv(command: Sequence[str]) -> Document:
     """A command; `command_bytes` holds every word in base64 where one of them is no UTF-8."""
     if all("command_bytes" not in exact("command", word) for word in command):

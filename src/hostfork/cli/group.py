@@ -23,7 +23,7 @@ VERBS = {
     "diff": "Show what a fork changed.",
     "export": "Write a fork's final content to a folder or tar file.",
     "discard": "Throw forks and their changes away.",
-    "baseline": "Keep trees that forks start from: create, refresh, list, …",
+    "baseline": "Keep trees that forks start from: create, refresh, remove.",
     "usage": "Show what is kept takes, and how long it is kept.",
     "gc": "Let kept forks go that have expired.",
     "pin": "Keep forks until they are discarded: they never expire.",

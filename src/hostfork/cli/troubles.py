@@ -254,6 +254,35 @@ TROUBLES = {
         "The verb would throw changes away and asks first; without a terminal nobody can answer.",
         "`--yes` says it beforehand; `--dry-run` shows what would be lost",
     ),
+    Code.BASELINE_NOT_FOUND: _trouble(
+        "No baseline of yours has this name or begins so, or several do.",
+        "`hostfork baseline list` shows the names; `hostfork baseline create NAME --from PATH` makes one",
+    ),
+    Code.BASELINE_NAME_TAKEN: _trouble(
+        "A baseline is never replaced by another of its name: forks may lie over it.",
+        "`hostfork baseline refresh NAME` brings it up to date, `hostfork baseline remove NAME` makes the name free",
+    ),
+    Code.BASELINE_IN_USE: _trouble(
+        "Forks hold only what they changed; all else they show is the baseline's.",
+        "`hostfork discard FORK` for the forks that are named, or `hostfork export FORK DIR` first",
+    ),
+    Code.BASELINE_CORRUPT: _trouble(
+        "The record of the baseline was damaged or was written by a newer hostfork.",
+        "`hostfork baseline remove NAME` takes it off the list; then `hostfork recover`",
+    ),
+    Code.BASELINE_LOST: _trouble(
+        "The record is there, the retained tree is not: it was removed by hand, its disk is not mounted, or the "
+        "machine went down before it was on disk.",
+        "mount the disk of the pool, or `hostfork baseline remove NAME` and make it again",
+    ),
+    Code.BASELINE_DAMAGED: _trouble(
+        "Something in the retained tree was changed behind hostfork's back, or the disk has lost it.",
+        "`hostfork baseline refresh NAME` where its source is there, else remove it and make it again",
+    ),
+    Code.BASELINE_ORIGIN: _trouble(
+        "What the baseline is to be made of could not be had; the lines below are what git or the archive said.",
+        "correct the URL, the reference or the file; nothing was made",
+    ),
     Code.INTERNAL_FAULT: _trouble(
         "This is a fault of hostfork. What was made is kept or given back as after a kill.",
         "the same command with `--debug` shows where; `hostfork recover` puts right what is left",
