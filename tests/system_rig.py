@@ -100,6 +100,11 @@ class System:
         skip = f"{self.place}{STATE}"
         return {path: _entry(path) for place in places for path in _walk(place, skip)}
 
+    def changed_since(self, before: dict[str, tuple[object, ...]]) -> list[str]:
+        """The entries that are not as in that manifest."""
+        now = self.manifest()
+        return [path for path in sorted({*before, *now}) if before.get(path) != now.get(path)]
+
     def _inside(self, *command: str) -> None:
         _do("chroot", self.place, *command)
 

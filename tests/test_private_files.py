@@ -202,10 +202,30 @@ def test_an_installation_is_tried_and_thrown_away(system: Any) -> None:
         "/root/apt.log": "created", "/var/log/apt/history.log": "created",
     }  # fmt: skip
     assert {path: changed.get(path) for path in wanted} == wanted
+    assert not [path for path in changed if path.startswith("/root/.local")]  # hostfork's own folders
     system.run("hostfork discard trial --yes")
     assert json.loads(system.run("hostfork list --json").stdout)["forks"] == []
-    after = system.manifest()
-    assert [path for path in sorted({*before, *after}) if before.get(path) != after.get(path)] == []
+    assert system.changed_since(before) == []
+
+
+@pytest.mark.slow
+@pytest.mark.rig("root", "systemd")
+@KINDS
+def test_an_installation_is_killed(system: Any) -> None:
+    """SIGKILL of hostfork in the middle: recovery keeps what was done, and the host is as before."""
+    before = system.manifest()
+    inside = "dpkg --unpack hf-new_1.deb >/dev/null; echo unpacked; sleep 1000"
+    done = system.run(
+        "mkfifo /run/said; sleep 1000 <>/run/said &\n"
+        f"hostfork run --name killed --policy private-files -- sh -c {shlex.quote(inside)} >/run/said & owner=$!\n"
+        "read _ </run/said; kill -KILL $owner; wait $owner || echo $?; hostfork recover >/dev/null\n"
+        "ls /usr/bin/hf-new 2>/dev/null || echo none; hostfork diff killed --json; hostfork discard killed --yes >&2"
+    )
+    status, mark, document = done.stdout.partition("{")
+    assert status.split() == ["137", "none"]
+    changed = {entry["path"]: entry["change"] for entry in json.loads(mark + document)["entries"]}
+    assert (changed["/usr/bin/hf-new"], changed["/var/lib/dpkg/status"]) == ("created", "modified")
+    assert system.changed_since(before) == []
 
 
 @pytest.mark.slow
