@@ -214,7 +214,8 @@ def _mechanism(kind: StorageKind, folder: str) -> Capability:
         file.write("hostfork doctor\n")
     how = "its own probe, on a small tree in the state folder"
     storage = storage_of(kind)
-    name = "frozen overlay" if kind is StorageKind.FROZEN else storage.mechanism.value
+    names = {StorageKind.FROZEN: "frozen overlay", StorageKind.RETAINED: "baseline overlay"}
+    name = names.get(kind, storage.mechanism.value)
     answer = storage.probe(Source(source), pool)
     if isinstance(answer, Refusal):
         return Capability(name, False, how, answer.reason, _btrfs_remedy(answer, folder))
