@@ -218,7 +218,7 @@ TROUBLES = {
     ),
     Code.FORK_NOT_FOUND: _trouble(
         "No fork of yours has this name or begins so. A run without changes keeps none, and each user has their own.",
-        "`hostfork list` shows the names",
+        "`hostfork list` shows the names, `hostfork list --expired` those that were not used for long and went",
     ),
     Code.FORK_AMBIGUOUS: _trouble(
         "Several names begin like this.",

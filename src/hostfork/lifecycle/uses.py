@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import os
 import time
-from calendar import timegm
 from collections.abc import Iterator
 
 from hostfork.errors import Code, ForkError
@@ -82,6 +81,8 @@ def last_use(folder: str, record: Record) -> float:
 
 def moment(text: str) -> float:
     """A time as records carry it, in seconds of the clock."""
+    from calendar import timegm  # whose imports a run need not pay for
+
     return float(timegm(time.strptime(text, _MOMENT)))
 
 
