@@ -309,7 +309,7 @@ def test_a_home_in_a_subvolume_of_roots(hostfork: Run, user: Person, btrfs_disk:
     hostfork(user, "discard", "h", "--yes", check=0)
 
 
-POOLS = ("btrfs", "tmpfs", "overlay")
+POOLS = ("btrfs", "xfs", "tmpfs", "overlay")
 
 
 @pytest.fixture(params=POOLS)

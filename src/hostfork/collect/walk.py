@@ -21,6 +21,8 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 18
 _ACL = {"system.posix_acl_access", "system.posix_acl_default"}
+_NOT_OURS = ("trusted.overlay.", "trusted.SGI_ACL_")
+"""Overlayfs's marks, and the names by which XFS shows root each ACL once more."""
 
 
 class Place(NamedTuple):
@@ -245,7 +247,7 @@ def _counts(name: str) -> bool:
         return True
     # Only real root can copy these, so only root compares them; labels of security modules follow the path.
     return os.geteuid() == 0 and (
-        name == "security.capability" or (name.startswith("trusted.") and not name.startswith("trusted.overlay."))
+        name == "security.capability" or (name.startswith("trusted.") and not name.startswith(_NOT_OURS))
     )
 
 
