@@ -57,6 +57,26 @@ class StorageKind(Enum):
 
 
 @unique
+class Stored(Enum):
+    """How a tree of a baseline was taken."""
+
+    SNAPSHOT = "snapshot"
+    """A Btrfs snapshot: all of it at one instant, nothing copied."""
+    REFLINK = "reflink"
+    """Its files share their blocks with the source's, but for those that could not."""
+    COPY = "copy"
+
+
+@unique
+class Verdict(Enum):
+    """What reading all of a baseline told. `RECORDED`: there was nothing to compare with yet, and now there is."""
+
+    VERIFIED = "verified"
+    RECORDED = "recorded"
+    DAMAGED = "damaged"
+
+
+@unique
 class Guarantee(Enum):
     """What a private path promises. `keeps` orders them."""
 

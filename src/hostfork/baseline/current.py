@@ -23,9 +23,10 @@ from hostfork.storage.contract import Lost, Progress, Source, Witness
 from hostfork.storage.copy import Copy
 from hostfork.storage.failures import failed
 from hostfork.storage.lines import Generation, Line
-from hostfork.storage.lower import UNFIT, LowerCopier
+from hostfork.storage.lower import UNFIT, LowerCloner, LowerCopier
 from hostfork.storage.replicated import source_error
 from hostfork.values import frozen
+from hostfork.vocabulary import Stored
 
 MANIFEST, DURABLE = "manifest", "durable"
 _YOUNG, _FACTS = "young", "facts"
@@ -36,17 +37,20 @@ class Facts:
     """What is known about a generation besides its manifest.
 
     `unwritable`: relative paths that the user cannot write on the host, and so not over it. `lost`: what of the source
-    it could not take. `boot`: the machine's boot in which it was made.
+    it could not take. `stored`: how it was taken. `boot`: the machine's boot in which it was made.
     """
 
     unwritable: tuple[str, ...]
     lost: tuple[Lost, ...]
+    stored: Stored = Stored.COPY
     boot: str = ""
 
     def write(self, generation: Generation) -> None:
         """Write it into a generation that was begun. Raises OSError."""
         lost = [[one.path, one.what] for one in self.lost]
-        text = dumps({"unwritable": self.unwritable, "lost": lost, "boot": boot_id()})
+        text = dumps({
+            "unwritable": self.unwritable, "lost": lost, "stored": self.stored.value, "boot": boot_id(),
+        })  # fmt: skip
         with open(generation.file(_FACTS), "w", encoding="ascii") as file:
             file.write(text)
 
@@ -56,7 +60,7 @@ class Facts:
         with open(generation.file(_FACTS), encoding="ascii") as file:
             found = loads(file.read())
         lost = tuple(Lost(path, tuple(what)) for path, what in found["lost"])
-        return cls(tuple(found["unwritable"]), lost, found["boot"])
+        return cls(tuple(found["unwritable"]), lost, Stored(found["stored"]), found["boot"])
 
 
 @frozen
@@ -71,9 +75,14 @@ class Ready:
 
 
 class LowerCopy(Copy):
-    """A copy that is to be a lower folder."""
+    """A copy, or a clone as far as blocks can be shared, that is to be a lower folder."""
 
-    copier = LowerCopier
+    def __init__(self, stored: Stored = Stored.COPY) -> None:
+        self.copier = copier_of(stored)
+
+    def check(self, source: Source, pool: str) -> None:
+        if self.copier is LowerCopier:
+            super().check(source, pool)
 
     def failure(self, at: str, source: Source, pool: str, error: OSError) -> StorageError:
         if error.errno != UNFIT:
@@ -83,6 +92,11 @@ class LowerCopy(Copy):
             details=(f"so there can be no baseline of {source.path}",),
             hint=f"--private {source.path}:copy",
         )  # fmt: skip
+
+
+def copier_of(stored: Stored) -> type[LowerCopier | LowerCloner]:
+    """What takes the files of a tree that was taken so."""
+    return LowerCloner if stored is Stored.REFLINK else LowerCopier
 
 
 @contextlib.contextmanager
@@ -160,6 +174,7 @@ def is_whole(generation: Generation) -> bool:
 def taken(line: Line, source: Source, progress: Progress | None, start: float) -> Ready:
     """Take all of the source as the line's newest generation. The lock must be held."""
     from hostfork.collect.manifest import StatManifestWriter
+    from hostfork.storage import reflink
 
     since = time.time_ns()
     try:
@@ -167,12 +182,14 @@ def taken(line: Line, source: Source, progress: Progress | None, start: float) -
     except OSError as error:
         raise source_error(source, error) from error
     generation, tree, young = line.begin(), line.begin_tree(), set[bytes]()
-    storage = LowerCopy()
+    stored = Stored.REFLINK if reflink.obstacle(source, line.pool) is None else Stored.COPY
+    storage = LowerCopy(stored)
     storage.check(source, line.pool)
+    into = line.house(tree)
     with StatManifestWriter(generation.file(MANIFEST)) as manifest:
-        replica = storage.take_tree(source, line.pool, tree, _noting(manifest.witness, since, young), progress)
+        replica = storage.take_tree(source, line.pool, into, _noting(manifest.witness, since, young), progress)
     lost = tuple(Lost(path, what) for path, what in sorted(replica.lost))
-    facts = Facts(tuple(sorted(replica.unwritable)), lost)
+    facts = Facts(tuple(sorted(replica.unwritable)), lost, stored)
     facts.write(generation)
     write_young(generation, young)
     made = line.commit((os.path.basename(tree),))

@@ -20,7 +20,7 @@ from hostfork.storage.entry import Extra, Outcome, Taken, open_quietly, read_ext
 from hostfork.storage.failures import unreadable, unstable
 from hostfork.storage.layering import make_opaque, whiteout
 from hostfork.storage.lines import DEEPEST, TREE, Generation, Line
-from hostfork.storage.lower import LowerCopier
+from hostfork.storage.newtree import begin_layer, end_layer
 from hostfork.storage.replicated import source_error
 from hostfork.storage.tree import Descent, FolderMovedError, open_source
 
@@ -100,11 +100,11 @@ class _Walk:
         self.unstable: list[str] = []
         self.at = ""
         self.layer: str | None = None
-        """The folder of the layer's tree, once there is one."""
+        """The folder in which the layer lies, once there is one; `_tree` is that of the new tree."""
+        self._tree = ""
         self._line, self._top, self._source, self._manifest = line, top, source, manifest
         self._edit = StatManifestEdit(manifest)
         self._progress = progress
-        self._copier = LowerCopier()
         self._omit: dict[str, set[str]] = {}
         for path in source.omit:
             folder, _, name = path.rpartition("/")
@@ -113,6 +113,8 @@ class _Walk:
         self._noted: set[str] = set()
         self._links: dict[tuple[int, int], str] = {}
         facts = Facts.read(top)
+        self._stored = facts.stored
+        self._copier = current.copier_of(facts.stored)()
         self._unwritable = set(facts.unwritable)
         self._lost = {one.path: one.what for one in facts.lost}
         self._old_young = current.read_young(top)
@@ -151,6 +153,7 @@ class _Walk:
         return Facts(
             tuple(sorted(filter(self._is_there, self._unwritable))),
             tuple(Lost(path, what) for path, what in sorted(self._lost.items()) if self._is_there(path)),
+            self._stored,
         )
 
     def _is_there(self, path: str) -> bool:
@@ -165,7 +168,7 @@ class _Walk:
         current.write_young(generation, self._young)
         for number in self._links.values():
             os.unlink(os.path.join(self.layer, number))
-        made = self._line.commit((os.path.basename(self.layer), *self._top.trees))
+        made = self._line.commit(end_layer(self._tree, self.layer, self._top.trees))
         self._line.settle()
         return made
 
@@ -263,7 +266,8 @@ class _Walk:
     def _twin(self) -> int:
         """The innermost folder's twin in the layer, made with all above it if it is not there."""
         if self.layer is None:
-            self.layer = self._line.begin_tree()
+            self._tree = self._line.begin_tree()
+            self.layer = begin_layer(self._tree, self._top.single)
             os.mkdir(os.path.join(self.layer, TREE), 0o700)
         above = -1
         for level in self._levels:

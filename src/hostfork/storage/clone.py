@@ -13,6 +13,9 @@ from hostfork.storage import flags
 from hostfork.storage.entry import Copier
 
 FICLONE = 0x40049409
+NOT_SHARED = (errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS)
+NOT_CLONED = (*NOT_SHARED, errno.EINVAL, errno.EXDEV, errno.ETXTBSY, errno.EPERM)
+"""What the kernel answers where a file's blocks cannot be shared: a swap file, another filesystem below, …"""
 
 
 class Cloner(Copier):

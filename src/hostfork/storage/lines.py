@@ -3,7 +3,8 @@
     POOL/baseline/LINE/              one retained tree; who changes it holds a flock on this folder
     POOL/baseline/LINE/source        what it was taken of: the path, and what is left out, each ended by a zero byte
     POOL/baseline/LINE/unfit         a symlink to what in the source no overlay can show, where there is such a thing
-    POOL/baseline/LINE/tN/tree       a whole tree; or a layer over others: what changed, and overlayfs's marks
+    POOL/baseline/LINE/tN/tree       a whole tree; or a layer over others: what changed, and overlayfs's marks; or a
+                                     symlink to a whole tree in a Btrfs subvolume beside it (see `subtree`)
     POOL/baseline/LINE/gN/layers     a generation: a symlink whose text names its trees, top first: `t4/t1`
                           reference  a symlink to gN; every key over it has a hard link of it (see `retained`)
                           …          what its maker knows about it
@@ -22,9 +23,11 @@ import time
 from binascii import crc32
 from collections.abc import Callable, Iterator
 
+from hostfork.storage import newtree
 from hostfork.storage.contract import KeyState, Removal, Source
 from hostfork.storage.entry import FOLDER
 from hostfork.storage.keys import Keys, aside_name
+from hostfork.storage.linekeys import LineKeys
 from hostfork.storage.pace import Pace
 from hostfork.storage.tree import open_own, remove_tree
 from hostfork.values import frozen
@@ -58,7 +61,13 @@ class Generation:
     @property
     def lowers(self) -> tuple[str, ...]:
         """The paths of its trees, top first. Raises OSError where it is gone."""
-        return tuple(os.path.join(self.line, name, TREE) for name in self.trees)
+        return tuple(newtree.tree_of(os.path.join(self.line, name)) for name in self.trees)
+
+    @property
+    def single(self) -> str | None:
+        """The folder that holds its tree, None where that is several layers. Raises OSError where it is gone."""
+        trees = self.trees
+        return os.path.join(self.line, trees[0]) if len(trees) == 1 else None
 
     @property
     def reference(self) -> str:
@@ -224,6 +233,10 @@ class Line:
         os.mkdir(path, 0o700)
         return path
 
+    def house(self, tree: str) -> str:
+        """The folder in which TREE of a new tree is to be made: on Btrfs a subvolume in the tree's own folder."""
+        return newtree.house(tree)
+
     def begin(self) -> Generation:
         """The folder of a new generation, for what its maker knows about it; `commit` gives it its name."""
         path = os.path.join(self.path, _NEW)
@@ -233,6 +246,7 @@ class Line:
     def commit(self, trees: tuple[str, ...]) -> Generation:
         """Make what was begun the newest generation, of these trees."""
         new, name = os.path.join(self.path, _NEW), f"g{self._next()}"
+        newtree.seal(os.path.join(self.path, trees[0]))
         os.symlink("/".join(trees), os.path.join(new, _LAYERS))
         os.symlink(f"../../{_KIND}/{self.name}/{name}", os.path.join(new, _REFERENCE))
         os.rename(new, os.path.join(self.path, name))
@@ -331,12 +345,12 @@ def set_aside(key: str, pool: str) -> tuple[str, ...]:
 
 def erase(name: str, pool: str, pace: Pace | None = None) -> Removal:
     """Erase what was set aside under that name."""
-    return Keys(pool, _KIND).erase(name, pace)
+    return LineKeys(pool, _KIND).erase(name, pace)
 
 
 def remove(key: str, pool: str) -> Removal:
     """Remove all that is left of a line. Idempotent."""
-    return Keys(pool, _KIND).remove(key)
+    return LineKeys(pool, _KIND).remove(key)
 
 
 def keys(_pool: str) -> tuple[KeyState, ...]:
@@ -357,6 +371,8 @@ def _is_at(opened: int, path: str) -> bool:
 
 
 def _holds_something(name: str, folder: int) -> bool:
+    if newtree.is_in_subvolume(f"/proc/self/fd/{folder}/{name}"):
+        return True
     try:
         opened = open_own(f"{name}/{TREE}", folder)
     except FileNotFoundError:

@@ -7,8 +7,9 @@ store of a rootless container engine, would lose files without any error.
 from __future__ import annotations
 
 import errno
+import os
 
-from hostfork.storage.clone import Cloner
+from hostfork.storage.clone import NOT_CLONED, Cloner
 from hostfork.storage.entry import Copier, Extra, Taken
 from hostfork.storage.layering import MARKS, is_whiteout
 
@@ -36,6 +37,14 @@ class LowerCopier(_Checked):
 
 
 class LowerCloner(_Checked, Cloner):
-    """Clones by FICLONE, else the same."""
+    """Clones by FICLONE, and copies what cannot be cloned; else the same."""
 
     kind = "lower-clone"
+
+    def _content(self, file: int, out: int, found: os.stat_result) -> int:
+        try:
+            return super()._content(file, out, found)
+        except OSError as error:
+            if error.errno not in NOT_CLONED:
+                raise
+            return Copier._content(self, file, out, found)

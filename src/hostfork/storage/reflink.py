@@ -17,7 +17,7 @@ import stat
 import time
 
 from hostfork.errors import StorageError
-from hostfork.storage.clone import Cloner, clone
+from hostfork.storage.clone import NOT_CLONED, NOT_SHARED, Cloner, clone
 from hostfork.storage.contract import Guarantees, Offer, Refusal, Source, Usage
 from hostfork.storage.entry import FOLDER, READ, open_quietly
 from hostfork.storage.failures import failed, is_full
@@ -30,9 +30,6 @@ from hostfork.vocabulary import Guarantee, Mechanism, StorageKind
 _LOOKED = 2000
 """Entries of the source among which the probe looks for a file that it can clone."""
 _MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_NOT_SHARED = (errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS)
-_NOT_CLONED = (*_NOT_SHARED, errno.EINVAL, errno.EXDEV, errno.ETXTBSY, errno.EPERM)
-"""What the kernel answers where a file's blocks cannot be shared: a swap file, another filesystem below, …"""
 
 
 class Reflink(Replicated):
@@ -43,7 +40,7 @@ class Reflink(Replicated):
 
     def probe(self, source: Source, pool: str) -> Offer | Refusal:
         """Clone a file of the source into the pool, and a short look at the source. Nothing is written there."""
-        refusal = _obstacle(source, pool)
+        refusal = obstacle(source, pool)
         if refusal is not None:
             return refusal
         found = self.look(source)
@@ -61,7 +58,7 @@ class Reflink(Replicated):
 
     def failure(self, at: str, source: Source, pool: str, error: OSError) -> StorageError:
         """A file that cannot be cloned is named, with the mechanism that can take it."""
-        if is_full(error) or error.errno not in _NOT_CLONED:
+        if is_full(error) or error.errno not in NOT_CLONED:
             return super().failure(at, source, pool, error)
         typed = failed(f"{at} cannot be cloned into {pool}", at, error, "prepare")
         typed.details = ("its blocks cannot be shared, and a reflink never copies a file instead",)
@@ -77,8 +74,11 @@ def _refused(reason: str, error: OSError | None = None) -> Refusal:
     return Refusal(Mechanism.REFLINK, reason, None if error is None else error.errno)
 
 
-def _obstacle(source: Source, pool: str) -> Refusal | None:
-    """Try it with a file of the source; where it holds none, with one of the pool's, if that is the same filesystem."""
+def obstacle(source: Source, pool: str) -> Refusal | None:
+    """What rules clones out: one file of the source is tried.
+
+    Where it holds none that is one of the pool's, if that is the same filesystem.
+    """
     try:
         found = os.lstat(source.path)
         file, at = _sample(source, found)
@@ -142,7 +142,7 @@ def _answered(error: OSError, at: str, source: Source, pool: str) -> Refusal:
     """What the kernel's answer to the trial means."""
     if error.errno == errno.EXDEV:
         return _elsewhere(source, pool, error)
-    if error.errno in _NOT_SHARED:
+    if error.errno in NOT_SHARED:
         return _refused(f"{filesystem_of(pool)} does not share blocks", error)
     return _refused(f"{at} cannot be cloned into the pool {pool}", error)
 

@@ -3,6 +3,8 @@
     POOL/retained/KEY/base     a hard link of the reference of a generation in POOL/baseline (see `lines`)
     POOL/retained/KEY/upper    what changes, in overlayfs's format
     POOL/retained/KEY/work     overlayfs's own; one mount of the view uses it up
+    POOL/retained/KEY/layers   instead of these two, where the tree lies in a Btrfs subvolume: a symlink to the folder
+                               that holds them, in a snapshot of it (see `layers`)
 
 Making the generation equal to the source is its maker's work, and comes first: `prepare` takes the one that the source
 names.
@@ -18,17 +20,19 @@ from collections.abc import Collection
 from hostfork.errors import Code, HostforkError, StorageError
 from hostfork.helper.protocol import Overlay as OverlayMount
 from hostfork.storage import overlay
-from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Source, Witness
+from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Removal, Source, Usage, Witness
 from hostfork.storage.entry import FOLDER
 from hostfork.storage.failures import failed, is_full, no_space
 from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.lines import Generation, Line
+from hostfork.storage.newtree import is_in_subvolume
 from hostfork.storage.overlay import UPPER, WORK
+from hostfork.storage.pace import Pace
 from hostfork.values import replace
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
-_BASE = "base"
+_BASE, _LAYERS = "base", "layers"
 _STAMPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "overlay"})
 """Filesystems where every write moves a ctime of this kernel's clock: there a stat tells that nothing changed."""
 
@@ -37,10 +41,9 @@ class Retained(Keyed):
     """The mechanism `overlay` over a baseline."""
 
     mechanism = Mechanism.OVERLAY
-    counted = UPPER
 
     def keys_of(self, pool: str) -> Keys:
-        return Keys(pool, StorageKind.RETAINED.value)
+        return _RetainedKeys(pool, StorageKind.RETAINED.value)
 
     def probe(self, source: Source, pool: str) -> Offer | Refusal:
         """What an overlay needs, and for a baseline that is made by itself a source whose stamps tell."""
@@ -48,6 +51,7 @@ class Retained(Keyed):
             refusal = _unfit(source, pool) if source.retained is None else None
             # A folder of the pool's own stands for the retained tree, which may not be there yet.
             refusal = refusal or overlay.obstacle(Source(pool), pool)
+            unique = source.retained is None or _numbers_are_unique(Generation(source.retained))
         except OSError as error:
             return Refusal(Mechanism.OVERLAY, f"{error.filename or source.path} cannot be read", error.errno)
         if refusal is not None:
@@ -55,7 +59,7 @@ class Retained(Keyed):
         # No host mount lies beneath a retained tree, its pool is one filesystem with the layers, and taking it finds
         # what an overlay could not show.
         kept = overlay.guarantees(
-            Guarantee.INDEPENDENT, nested_mounts=True, unique_inodes=True, base_content=BaseContent.KEPT
+            Guarantee.INDEPENDENT, nested_mounts=True, unique_inodes=unique, base_content=BaseContent.KEPT
         )
         kept = replace(kept, layers=True)
         return Offer(StorageKind.RETAINED, kept, _said(source, pool), 0, None)
@@ -75,7 +79,7 @@ class Retained(Keyed):
         try:
             # First the link, then what lies over it: a key that is there holds its base.
             os.link(generation.reference, os.path.join(new, _BASE), follow_symlinks=False)
-            unwritable = _made(generation, new)
+            unwritable = _made(generation, new, key)
             keys.commit(key)
         except HostforkError as error:
             error.details += keys.undo(key)
@@ -96,15 +100,44 @@ class Retained(Keyed):
     def mounts(self, key: str, pool: str) -> OverlayMount:
         """The overlay, `volatile`: its work folder serves one mount."""
         path = self.keys_of(pool).whole(key)
-        return OverlayMount(_lowers(path, key), os.path.join(path, UPPER), os.path.join(path, WORK), True)
+        place = _place(path)
+        return OverlayMount(_lowers(path, key), os.path.join(place, UPPER), os.path.join(place, WORK), True)
 
     def content(self, key: str, pool: str) -> Layer:
         """The upper folder, over the trees of the generation."""
         path = self.keys_of(pool).whole(key)
-        return Layer(os.path.join(path, UPPER), _lowers(path, key))
+        return Layer(os.path.join(_place(path), UPPER), _lowers(path, key))
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: an upper folder holds only what was touched."""
+
+    def usage(self, key: str, pool: str) -> Usage:
+        """What the upper folder takes, by a walk. Raises StorageError where the key is not whole."""
+        from hostfork.storage.measure import usage
+
+        path = os.path.join(_place(self.keys_of(pool).whole(key)), UPPER)
+        try:
+            return usage(path)
+        except OSError as error:
+            raise failed(f"private storage {key} could not be measured", path, error, "usage") from error
+
+
+class _RetainedKeys(Keys):
+    """Keys whose layers may lie elsewhere."""
+
+    def _erase(self, name: str, folder: int, pace: Pace) -> Removal:
+        try:
+            opened = os.open(name, FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            return Removal.GONE
+        try:
+            if os.path.lexists(f"/proc/self/fd/{opened}/{_LAYERS}"):
+                from hostfork.storage import layers
+
+                layers.erase(opened, pace)
+        finally:
+            os.close(opened)
+        return super()._erase(name, folder, pace)
 
 
 def users_of(line: Line) -> tuple[str, ...]:
@@ -167,10 +200,44 @@ def _lowers(path: str, key: str) -> tuple[str, ...]:
     return lowers
 
 
-def _made(generation: Generation, new: str) -> bool:
+def _made(generation: Generation, new: str, key: str) -> bool:
     room, base = os.open(new, FOLDER), os.open(generation.lowers[0], FOLDER)
     try:
-        return overlay.make_layers(room, base).unwritable
+        into = _begun(generation, new, room, key)
+        try:
+            return overlay.make_layers(into, base).unwritable
+        finally:
+            os.close(into)
     finally:
         os.close(room)
         os.close(base)
+
+
+def _begun(generation: Generation, new: str, room: int, key: str) -> int:
+    """The open folder for the layers of the key whose folder is open: there, or where inode numbers go on."""
+    single = generation.single
+    if single is not None and is_in_subvolume(single):
+        from hostfork.storage import layers, subtree
+
+        space = subtree.space(single)
+        if space is not None:
+            return layers.begin(os.path.relpath(space, new), room, key)
+    return os.open(".", FOLDER, dir_fd=room)
+
+
+def _place(path: str) -> str:
+    """The folder that holds the layers of the key at that path."""
+    try:
+        return os.path.normpath(os.path.join(path, os.readlink(os.path.join(path, _LAYERS))))
+    except OSError:
+        return path
+
+
+def _numbers_are_unique(generation: Generation) -> bool:
+    """Whether upper folders can have inode numbers of their own. Raises OSError."""
+    single = generation.single
+    if single is None or not is_in_subvolume(single):
+        return True
+    from hostfork.storage import subtree
+
+    return subtree.is_one(single)
