@@ -536,6 +536,32 @@ def _not_written(project):
     return True
 
 
+def test_a_full_disk_is_no_obstacle(person, make_disk):
+    """That is when people call it: nothing can be written any more, and it goes all the same."""
+    disk = make_disk("ext4", 60)
+    assert person.call(_full, disk.folder(person))
+
+
+def _full(folder):
+    project = f"{folder}/proj"
+    rigs.write_files(project, {"a": "a"})
+    os.environ["XDG_STATE_HOME"] = f"{folder}/state"
+    keep(project, "one", "head -c 10000000 /dev/urandom >new", days=20)
+    with contextlib.suppress(OSError), open(f"{folder}/filler", "wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    with pytest.raises(OSError, match="No space left"), open(f"{folder}/more", "wb") as file:
+        file.write(b"x" * 100000)
+    (holder,) = api.usage().holders
+    assert holder.space.exclusive > 10000000
+    done = api.gc()
+    assert not done.leftovers, done.leftovers
+    assert [one.name for one in done.gone] == ["one"]
+    wait_until(lambda: os.statvfs(folder).f_bfree * 4096 > 9000000)
+    assert names() == []
+    return True
+
+
 # --- in the background -----------------------------------------------------------------------------------------------
 
 

@@ -23,9 +23,9 @@ _LABEL = 12
     manual=Manual(
         about=(
             "A line for each fork and baseline. `EXCLUSIVE`: bytes on the disk that nothing else holds, so what comes "
-            "back when it goes; `at most` where the filesystem cannot tell exactly. `SHARED`: bytes that its source, its "
-            "base or another file holds too. `APPARENT`: the sizes of its files. Only files that a fork wrote or has a "
-            "copy of are counted, not those that are still its base's.",
+            "back when it goes; `at most` where the filesystem cannot tell exactly. `SHARED`: bytes that its source, "
+            "its base or another file holds too. `APPARENT`: the sizes of its files. Only files that a fork wrote or "
+            "has a copy of are counted, not those that are still its base's.",
             "`GOES`: when it expires if nobody uses it. `diff` and `export` count as a use, `list`, `show` and `usage` "
             "do not. `pinned` forks never expire.",
             "Then a paragraph for each pool: its filesystem and what is free there, what kept forks take of what they "

@@ -115,8 +115,8 @@ def gc(store: Store, rules: KeepRules, *, dry_run: bool = False, must_be_noted: 
             continue
         try:
             went = expire(store, due, must_be_noted=must_be_noted)
-        except HostforkError as error:
-            leftovers += [f"{due.fork.record.name}: {error.message}", *error.details]
+        except (HostforkError, OSError) as error:
+            leftovers += _told(due.fork.record.name, error)
             continue
         if went is None:
             spared.append(due.fork.record.name)
@@ -124,12 +124,18 @@ def gc(store: Store, rules: KeepRules, *, dry_run: bool = False, must_be_noted: 
             gone.append(went)
     try:
         gone += unused.gc(store, rules, dry_run=dry_run, must_be_noted=must_be_noted)
-    except HostforkError as error:
-        leftovers += [error.message, *error.details]
+    except (HostforkError, OSError) as error:
+        leftovers += _told("automatic baselines", error)
     if not dry_run:
         for pool in pools(store):
             erase_later(pool)
     return Collected(tuple(gone), judged.over, judged.waiting, tuple(spared), tuple(leftovers), rules)
+
+
+def _told(name: str, error: HostforkError | OSError) -> list[str]:
+    if isinstance(error, OSError):
+        return [f"{name} could not expire: {error.filename or ''} {error.strerror}"]
+    return [f"{name}: {error.message}", *error.details]
 
 
 def judge(store: Store, rules: KeepRules, *, remember: bool = True) -> Judged:

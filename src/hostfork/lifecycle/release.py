@@ -128,7 +128,7 @@ def release(fork: ForkFolder, record: Record, left: Leftovers) -> Leftovers:
     try:
         fork.save(record)
     except ForkError:  # a full disk must not keep anybody from giving back
-        fork.drop_bases()
+        fork.drop_lists()
         fork.save(record)
     left = _set_aside(record.paths, record.pool, left)
     if not left:

@@ -168,11 +168,11 @@ class ForkFolder:
                     lines.append(json.loads(line))
         return [line for line in lines if isinstance(line, dict)]
 
-    def drop_bases(self) -> None:
-        """Remove what tells of the bases, the only large files here: of no use to a fork that is on its way out."""
+    def drop_lists(self) -> None:
+        """Remove what tells of bases and changes, the only large files here: of no use to a fork on its way out."""
         with as_fork_error("the folder of a fork cannot be read", self.path):
             for name in os.listdir(self._descriptor):
-                if name.startswith("base."):
+                if name.startswith("base.") or name == "changes":
                     os.unlink(name, dir_fd=self._descriptor)
 
     def remove(self) -> None:
