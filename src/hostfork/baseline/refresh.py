@@ -1,11 +1,13 @@
-"""Bringing a baseline up to date: one stat walk over the source, and a new layer that holds what changed.
+"""Bringing a baseline up to date: one walk over the source, and a new layer that holds what changed.
 
-Folders are compared one at a time with the manifest of the newest generation. The layer's folders are made when the
-first entry in them is; a folder gets its own metadata when all in it is done. Nothing is made where nothing changed.
+A stat tells what changed, or the content where stamps do not tell (see `content`). Folders are compared one at a time
+with the manifest of the newest generation. The layer's folders are made when the first entry in them is; a folder gets
+its own metadata when all in it is done. Nothing is made where nothing changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -14,7 +16,6 @@ from hostfork.baseline import current
 from hostfork.baseline.current import Facts, LowerCopy, Ready
 from hostfork.collect.manifest import StatManifest, StatManifestEdit
 from hostfork.errors import CollectError
-from hostfork.helper.shapes import NamedTuple
 from hostfork.storage.contract import Lost, Progress, Source
 from hostfork.storage.entry import Extra, Outcome, Taken, open_quietly, read_extra
 from hostfork.storage.failures import unreadable, unstable
@@ -24,16 +25,22 @@ from hostfork.storage.newtree import begin_layer, end_layer
 from hostfork.storage.replicated import source_error
 from hostfork.storage.tree import Descent, FolderMovedError, open_source
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hostfork.baseline.content import Contents
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FORMAT, _IS_FOLDER = 0o170000, 0o040000
 _CHUNK = 1 << 18
 _TELL = 256
 
 
-def refreshed(line: Line, top: Generation, source: Source, progress: Progress | None) -> Ready | None:
+def refreshed(
+    line: Line, top: Generation, source: Source, progress: Progress | None, by_content: bool = False
+) -> Ready | None:
     """The newest generation, or a new one over it, equal to the source. None where it has to be taken anew.
 
-    Raises StorageError as a copy does. The line's lock must be held.
+    `by_content`: stamps are not trusted, all is read. Raises StorageError as a copy does. The line's lock must be held.
     """
     start = time.monotonic()
     try:
@@ -43,11 +50,19 @@ def refreshed(line: Line, top: Generation, source: Source, progress: Progress | 
         return None
     except OSError as error:
         raise source_error(source, error) from error
-    if manifest.root < 0 or manifest.entry(manifest.root, b"").dev != before.st_dev or not _stands_in(top, source):
+    if manifest.root < 0 or not _stands_in(top, source):
+        return None
+    if not by_content and manifest.entry(manifest.root, b"").dev != before.st_dev:
         return None
     walk = _Walk(line, top, source, manifest, progress)
     try:
-        walk.run()
+        if by_content:
+            from hostfork.baseline.content import Contents
+
+            with contextlib.closing(Contents(top, manifest)) as walk.contents:
+                walk.run()
+        else:
+            walk.run()
     except FolderMovedError as error:
         raise unstable(source.path, (walk.at,)) from error
     except OSError as error:
@@ -78,14 +93,6 @@ class _Level:
         self.twin = -1
         self.folders: list[tuple[str, os.stat_result, bool, bool]] = []
         """Those to enter: name, stat, whether it is new, whether its own metadata changed."""
-
-
-class _Touched(NamedTuple):
-    """What of one folder is not as it was. `known` keeps the names that are gone."""
-
-    changed: list[tuple[str, int, os.stat_result]]
-    folders: list[tuple[str, os.stat_result, bool, bool]]
-    known: dict[str, int]
 
 
 class _Walk:
@@ -120,17 +127,24 @@ class _Walk:
         self._old_young = current.read_young(top)
         self._young: set[bytes] = set()
         self._start, self._settling = time.time_ns(), _settling()
+        self.contents: Contents | None = None
+        """What tells whether something changed, where stamps do not."""
         self._columns = manifest.stamps()
 
     def run(self) -> None:
         """Compare all, and write what changed into a layer."""
-        self._distrust_young()
+        if self.contents is None:
+            self._distrust_young()
         root = open_quietly(self._source.path, _FOLDER)
         descent = Descent(root, open_source)
         try:
             found = os.fstat(root)
             self._levels.append(_Level("", "", found, False))
-            self._compare(root, not self._is_same(self._manifest.root, found))
+            if self.contents is None:
+                changed = not self._is_same(self._manifest.root, found)
+            else:
+                changed = not self.contents.holds("", self._manifest.root, root, "", found)
+            self._compare(root, changed)
             while self._levels:
                 level = self._levels[-1]
                 if level.folders:
@@ -210,7 +224,7 @@ class _Walk:
         above = self._levels[-1]
         relative = self.at = f"{above.relative}/{name}" if above.relative else name
         try:
-            folder = descent.enter(name)
+            folder = descent.enter(name, found)
         except FileNotFoundError:
             self._gone(relative, -1 if is_new else 0)
             return
@@ -223,24 +237,26 @@ class _Walk:
     def _compare(self, folder: int, changed: bool) -> None:
         """Compare what the innermost folder holds, and write what is not as it was."""
         level = self._levels[-1]
-        touched = self._touched(folder, {} if level.is_new else self._manifest.names(level.relative), level.relative)
-        level.folders = touched.folders
-        if not (changed or touched.changed or touched.known):
+        known = {} if level.is_new else self._manifest.names(level.relative)
+        touched = self._touched(folder, known, level)
+        if not (changed or touched or known):
             return
         twin = self._twin()
-        for name, index, found in touched.changed:
+        for name, index, found in touched:
             self._take(folder, name, index, found, twin, level.relative)
-        for name in touched.known:
+        for name in known:
             if not level.is_new:
                 whiteout(name, twin)
                 self._edit.drop(_below(level.relative, name))
 
-    def _touched(self, folder: int, known: dict[str, int], relative: str) -> _Touched:
+    def _touched(self, folder: int, known: dict[str, int], level: _Level) -> list[tuple[str, int, os.stat_result]]:
+        """What of a folder is not as it was, besides folders, which its level gets. `known` keeps the names that went.
+        """
         ctime, mtime, inode, size, mode = self._columns
+        relative, contents = level.relative, self.contents
         omitted = self._omit.get(relative, ())
         changed: list[tuple[str, int, os.stat_result]] = []
-        folders: list[tuple[str, os.stat_result, bool, bool]] = []
-        pop = known.pop
+        folders, pop = level.folders, known.pop
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
@@ -257,11 +273,13 @@ class _Walk:
                     and size[index] == found.st_size
                     and mode[index] == found.st_mode
                 )
+                if contents is not None:
+                    same = index >= 0 and contents.holds(_below(relative, name), index, folder, name, found)
                 if is_folder:
                     folders.append((name, found, index < 0 or mode[index] & _FORMAT != _IS_FOLDER, not same))
                 elif not same:
                     changed.append((name, index, found))
-        return _Touched(changed, folders, known)
+        return changed
 
     def _twin(self) -> int:
         """The innermost folder's twin in the layer, made with all above it if it is not there."""

@@ -243,8 +243,7 @@ class StatManifest:
         """The names in one folder (relative path, "" is the root) with their indexes. Empty for an unknown folder."""
         start, end = self._folders.get(folder, (0, 0))
         order = self._order[start:end]
-        names = self._names
-        return {names[index]: index for index in order}
+        return dict(zip(map(self._names.__getitem__, order), order, strict=True))
 
     def signature(self) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
         """Columns of the copy: ctime, mtime, inode, size, mode.

@@ -42,10 +42,11 @@ class Descent:
     def depth(self) -> int:
         return len(self._way) - 1
 
-    def enter(self, name: str) -> int:
-        """Go down into `name` and return its descriptor. Raises OSError, and stays."""
-        folder = self._opener(name, self.folder)
-        found = os.fstat(folder)
+    def enter(self, name: str, found: os.stat_result | None = None) -> int:
+        """Go down into `name` and return its descriptor; `found`: its stat, where it is known. Raises OSError, and
+        stays."""
+        folder = self._opener(name, self._way[-1][0])
+        found = found or os.fstat(folder)
         self._way.append((folder, found.st_dev, found.st_ino))
         far = len(self._way) - 1 - _KEPT
         if far > 0 and self._way[far][0] >= 0:
