@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from hostfork.collect.changeset import Change, Changeset
+from hostfork.collect.changeset import Changeset
 from hostfork.lifecycle.prepare import base_file
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import PathRecord, Record
@@ -20,6 +20,7 @@ from hostfork.vocabulary import Access, EntryKind
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostfork.collect.stamp import Probe
+    from hostfork.collect.walk import Place
 
 
 def remember(fork: ForkFolder, record: Record, found: dict[str, Changeset], probes: Probes) -> dict[str, Changeset]:
@@ -32,29 +33,32 @@ def remember(fork: ForkFolder, record: Record, found: dict[str, Changeset], prob
 
 
 def _of_path(fork: ForkFolder, path: PathRecord, changeset: Changeset, probe: Probe | None) -> Changeset:
+    from hostfork.collect.depth import AnyDepth
     from hostfork.collect.manifest import StatManifestWriter
+    from hostfork.collect.reader import TreeReader
 
     changes = []
     file = base_file(fork, path)
     with (
         as_fork_error("what a private path held at first cannot be written down", file),
+        AnyDepth(),
+        TreeReader(path.path) as source,
         StatManifestWriter(file) as base,
     ):
         for change in changeset.changes:
-            found = _source(change, probe)
+            relative = change.path[len(path.path) + 1 :]
+            found = None if change.was is None else _unwritten(source.place(relative), probe)
             if found is not None:
-                base.witness(os.fsencode(change.path)[len(os.fsencode(path.path)) + 1 :], found, found)
+                base.witness(os.fsencode(relative), found, found)
             gone = change.was in (EntryKind.FILE, EntryKind.SYMLINK) and found is None
             changes.append(replace(change, base_gone=True) if gone else change)
     return Changeset(tuple(changes))
 
 
-def _source(change: Change, probe: Probe | None) -> os.stat_result | None:
-    """The source of a change, if there was one and it is still what the fork started from."""
-    if change.was is None:
-        return None
+def _unwritten(place: Place | None, probe: Probe | None) -> os.stat_result | None:
+    """What a change's source is, if it is there and still what the fork started from."""
     try:
-        found = os.lstat(change.path)
+        found = None if place is None else place.stat()
     except OSError:
         return None
-    return None if probe is not None and found.st_ctime_ns >= probe.ctime_ns else found
+    return None if found is None or (probe is not None and found.st_ctime_ns >= probe.ctime_ns) else found
