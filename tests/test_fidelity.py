@@ -381,6 +381,25 @@ def test_inside_a_containers_overlay(hostfork: Run, person: Person, ext4_disk: D
         assert someone.call(facts, project) == before
 
 
+def test_a_home_with_a_container_store(hostfork: Run, person: Person) -> None:
+    """An overlay would hide files of its images: refused, and the rule that is named helps (DESIGN fact 23)."""
+    store, home = f"{person.home}/.local/share/containers", person.home
+
+    def make() -> None:
+        os.makedirs(f"{store}/storage/overlay/two/diff")
+        os.mknod(f"{store}/storage/overlay/two/diff/gone", stat.S_IFCHR, os.makedev(0, 0))
+
+    person.call(make)
+    refused = hostfork(person, "run", "--private", f"{home}:live", "--", "true", check=125).stderr
+    assert f"--shared {store}" in refused
+    look = ["stat", "-c", "%t:%T", f"{store}/storage/overlay/two/diff/gone"]
+    done = hostfork(person, "run", "--rm", "--private", f"{home}:live", "--shared", store, "--", *look, check=0)
+    assert done.stdout == "0:0\n"
+    assert hostfork(person, "run", "--rm", "--private", f"{home}:copy", "--", *look, check=0).stdout == "0:0\n"
+    plan = hostfork(person, "plan", "--private", f"{home}:live", "--shared", store, check=0).stdout
+    assert "layers of other overlays" in plan
+
+
 # --- the rest of the cases --------------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,7 @@ TAKING = [row for row in ROWS if row.walks]
 PAIRS = [(row, kind) for row in ROWS for kind in row.kinds]
 NOT_TAKING = [pair for pair in PAIRS if not pair[0].walks and pair[0].kind is not StorageKind.RETAINED]
 """Mechanisms that never look at an entry: the base is there as it is."""
-SECRETS = ("dark", "device", "inner/secret", "names-only/file", "names-only/two", "secret")
+SECRETS = ("dark", "device", "inner/secret", "names-only/file", "names-only/two", "own", "secret")
 
 
 def disk_of(request: pytest.FixtureRequest, kind: str) -> Disk:
@@ -262,7 +262,9 @@ def test_devices_are_there_and_opened_by_root(
 
 
 def secrets(source: str) -> None:
-    """Entries that only root can read."""
+    """Entries that only root can read, one of them the user's own."""
+    write(f"{source}/own", b"o", 0o000)
+    os.chown(f"{source}/own", os.stat(source).st_uid, 0)
     write(f"{source}/secret", b"s", 0o600)
     os.makedirs(f"{source}/inner", 0o755, exist_ok=True)
     write(f"{source}/inner/secret", b"s", 0o620)
