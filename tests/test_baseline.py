@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -301,6 +302,39 @@ def test_two_at_once(ext4_disk: Disk, user: Person) -> None:
             first.communicate("\n")
             assert second.stdout.readline() == "0\n"
             second.communicate("\n")
+
+
+def resident(path: str) -> int:
+    """The bytes of a file that are in memory, as the kernel says for a mapping of it."""
+    done = subprocess.run(["fincore", "--bytes", "--noheadings", "-o", "res", path], check=True, capture_output=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(shutil.which("fincore") is None, reason="there is no fincore")
+def test_what_one_fork_read_is_in_memory_for_all(ext4_disk: Disk, person: Person) -> None:
+    """The page cache grows once, however many forks of one baseline read the same."""
+    size, number = 20 << 20, 8
+    source, pool = sample(person, ext4_disk, lambda path: write(f"{path}/large", os.urandom(size)))
+    for key in range(number):
+        person.call(STORAGE.prepare, f"k{key}", Source(source), pool)
+    (lower,) = STORAGE.content("k0", pool).lowers
+    opened = os.open(f"{lower}/large", os.O_RDONLY)
+    os.fsync(opened)
+    os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(opened)
+
+    def look() -> Any:
+        enter_namespaces()
+        places = [mounted(STORAGE.mounts(f"k{key}", pool), f"m{key}") for key in range(number)]
+        before = [resident(f"{place}/large") for place in places]
+        with open(f"{places[0]}/large", "rb") as file:
+            file.read()
+        return before, [resident(f"{place}/large") for place in places]
+
+    before, after = person.call(look)
+    assert before == [0] * number
+    assert after == [size] * number
+    assert resident(f"{lower}/large") == size
 
 
 def test_users_of_a_line(ext4_disk: Disk, user: Person) -> None:

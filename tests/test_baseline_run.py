@@ -191,7 +191,7 @@ def test_a_baseline_by_name(hostfork: Run, person: Person, project: str) -> None
     assert [entry["change"] for entry in document["entries"]] == ["modified"]
     assert "+x" in hostfork(person, "diff", "old", "--patch", check=0).stdout
     shown = json.loads(hostfork(person, "baseline", "show", "mono", "--json", check=0).stdout)["baseline"]
-    assert (shown["folders"], shown["forks"], shown["lost"]) == ([project], ["old"], False)
+    assert ([tree["path"] for tree in shown["trees"]], shown["forks"], shown["state"]) == ([project], ["old"], "kept")
     hostfork(person, "recover", check=0)
     assert lines_of(person) == ["mono.0"]
     hostfork(person, "discard", "old", "--yes", check=0)
