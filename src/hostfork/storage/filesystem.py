@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from hostfork.helper.shapes import NamedTuple
 
+STAMPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "overlay"})
+"""Filesystems where every write moves a ctime of this kernel's clock: there a stat tells that nothing changed."""
+
 
 class Filesystem(NamedTuple):
     """The mount under a path: type, what is mounted, where; `root` is what of the filesystem the mount shows.

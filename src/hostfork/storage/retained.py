@@ -23,7 +23,7 @@ from hostfork.storage import overlay
 from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Removal, Source, Usage, Witness
 from hostfork.storage.entry import FOLDER
 from hostfork.storage.failures import failed, is_full, no_space
-from hostfork.storage.filesystem import filesystem_of
+from hostfork.storage.filesystem import STAMPED, filesystem_of
 from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.lines import Generation, Line
 from hostfork.storage.newtree import is_in_subvolume
@@ -33,8 +33,6 @@ from hostfork.values import replace
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
 _BASE, _LAYERS = "base", "layers"
-_STAMPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "overlay"})
-"""Filesystems where every write moves a ctime of this kernel's clock: there a stat tells that nothing changed."""
 
 
 class Retained(Keyed):
@@ -177,7 +175,7 @@ def _unfit(source: Source, pool: str) -> Refusal | None:
     if source.skip_unreadable:
         return Refusal(Mechanism.OVERLAY, "what cannot be read is left out of copies and clones alone")
     kind = filesystem_of(source.path)
-    if kind.kind not in _STAMPED:
+    if kind.kind not in STAMPED:
         reason = f"{kind} does not stamp every write, so that a baseline could not be told to be the same"
         return Refusal(Mechanism.OVERLAY, reason)
     path = Line.of(source, pool).unfit
