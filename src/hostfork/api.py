@@ -24,8 +24,9 @@ from hostfork.workload.watch import SignalSource
 __all__ = [
     "Baseline", "BrokenFork", "Caller", "Collected", "Expired", "ExportForm", "Fork", "ForkProcess", "Holder",
     "Keep", "KeepRules", "MadeBaseline", "Outcome", "Overview", "Plan", "Policy", "PoolUse", "Reclaiming",
-    "Recovered", "Request", "RuleOptions", "SignalSource", "baseline", "baseline_names", "baseline_usage",
-    "baseline_users", "baselines", "create_baseline", "entries", "expired", "fork_names", "gc", "gc_in_background",
+    "Recovered", "Request", "RuleOptions", "SignalSource", "baseline", "baseline_names", "baseline_stored",
+    "baseline_usage", "baseline_users", "baselines", "create_baseline", "entries", "expired", "fork_names", "gc",
+    "gc_in_background",
     "kept_bytes", "plan", "policies", "policy", "policy_text", "reclaiming", "recover", "refresh_baseline",
     "remove_baseline", "run", "usage",
 ]  # fmt: skip
@@ -230,6 +231,13 @@ def baseline_usage(one: Baseline) -> Usage:
     from hostfork.lifecycle.baselines import usage as taken
 
     return taken(one)
+
+
+def baseline_stored(one: Baseline) -> tuple[str | None, ...]:
+    """How each of its trees was taken at last: `snapshot`, `reflink`, `copy`; None where it is gone."""
+    from hostfork.lifecycle.baselines import stored
+
+    return tuple(None if how is None else how.value for how in stored(one))
 
 
 def policies() -> tuple[str, ...]:

@@ -146,7 +146,15 @@ def _made_equal(line: Line, source: Source, progress: Progress | None) -> Ready:
     if top is not None and not is_whole(top):
         line.drop()
         top = None
-    if top is not None:
+    if not line.is_automatic:
+        from hostfork.baseline import snapshots
+
+        snapshot = snapshots.taken(line, source, start)
+        if snapshot is not None:
+            return snapshot
+    if top is not None and Facts.read(top).stored is Stored.SNAPSHOT:
+        line.drop()
+    elif top is not None:
         from hostfork.baseline.refresh import refreshed
 
         ready = refreshed(line, top, source, progress)

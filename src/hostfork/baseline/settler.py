@@ -46,8 +46,13 @@ def main(paths: list[str]) -> None:
     os.nice(19)
     with contextlib.suppress(OSError):  # a filter on system calls
         syscalls.set_idle_io()
+    from hostfork.baseline.fitness import look_up
+    from hostfork.storage.lines import Generation as Known
+
     for path in paths:
         settle(path)
+        with contextlib.suppress(OSError, ValueError):  # a later fork asks for it again
+            look_up(Known(path))
 
 
 if __name__ == "__main__":

@@ -114,6 +114,8 @@ def _tell_made(output: Output, made: api.MadeBaseline, done: str) -> int:
         }))  # fmt: skip
         return 0
     what = f"{plural(made.files, 'file')}, {size(made.bytes)} copied" if made.files else "nothing had changed"
+    if set(api.baseline_stored(made.baseline)) == {"snapshot"}:
+        what = "a snapshot, nothing copied"
     output.lines([f"{harmless(made.baseline.name)}  {done}   {what}"])
     return 0
 
@@ -156,6 +158,7 @@ def _show(output: Output, names: tuple[str, ...]) -> int:
         f"{'refreshed':<10}  {age(max(0.0, time.time() - one.refreshed))} ago",
         *(f"{'folder':<10}  {output.out.path(tree.path)}" for tree in one.trees if tree.path),
         f"{'pool':<10}  {output.out.path(one.pool)}",
+        f"{'stored':<10}  {', '.join(dict.fromkeys(how or 'gone' for how in api.baseline_stored(one)))}",
         f"{'space':<10}  {size(api.baseline_usage(one).bytes)}",
         f"{'forks':<10}  {', '.join(map(harmless, users)) or 'none'}",
     ]
@@ -194,7 +197,10 @@ def _document(one: api.Baseline) -> dict[str, Any]:
         "refreshed": moment(one.refreshed),
         **exact("pool", one.pool),
         "origin": one.origin.kind.value,
-        "trees": [{"line": text(tree.line), **exact("path", tree.path)} for tree in one.trees],
+        "trees": [
+            {"line": text(tree.line), **exact("path", tree.path), "stored": how}
+            for tree, how in zip(one.trees, api.baseline_stored(one), strict=True)
+        ],
         "forks": list(api.baseline_users(one)),
         "space": {"bytes": usage.bytes, "inodes": usage.inodes},
     }

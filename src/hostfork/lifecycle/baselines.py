@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from hostfork.baseline import current
 from hostfork.baseline.catalog import Baseline, Catalog, Origin, Tree, name_taken
 from hostfork.baseline.current import Ready
-from hostfork.errors import BaselineError, Code, PolicyError
+from hostfork.errors import BaselineError, Code, PolicyError, StorageError
 from hostfork.lifecycle.names import check_name
 from hostfork.lifecycle.store import state_folder
 from hostfork.policy.host import HostFacts
 from hostfork.policy.rules import Policy, Rule
 from hostfork.storage.choose import Choice, storage_of
-from hostfork.storage.contract import Offer, Source
-from hostfork.storage.lines import Line, lines
+from hostfork.storage.contract import Offer, Refusal, Source
+from hostfork.storage.lines import Generation, Line, lines
 from hostfork.storage.retained import users_of
 from hostfork.values import frozen, replace
-from hostfork.vocabulary import Access, OriginKind, StorageKind
+from hostfork.vocabulary import Access, OriginKind, Prefer, StorageKind, Stored
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,12 +143,29 @@ def users(baseline: Baseline) -> tuple[str, ...]:
 
 
 def usage(baseline: Baseline) -> Usage:
-    """What its trees take, by a walk."""
+    """What its trees take, by a walk; what they share with the source and with each other counts."""
     from hostfork.storage.contract import Usage as Sum
     from hostfork.storage.measure import usage as measured
 
-    found = [measured(line.path) for line in baseline.lines if os.path.isdir(line.path)]
+    trees: set[str] = set()
+    for line in baseline.lines:
+        for generation in line.generations():
+            with contextlib.suppress(OSError):  # it went meanwhile
+                trees.update(generation.lowers)
+    found = [measured(tree) for tree in trees if os.path.isdir(tree)]
     return Sum(sum(one.bytes for one in found), sum(one.inodes for one in found))
+
+
+def stored(baseline: Baseline) -> tuple[Stored | None, ...]:
+    """How each of its trees was taken at last; None where it is gone."""
+    found: list[Stored | None] = []
+    for line in baseline.lines:
+        top = line.top()
+        try:
+            found.append(None if top is None else current.Facts.read(top).stored)
+        except (OSError, ValueError, KeyError):
+            found.append(None)
+    return tuple(found)
 
 
 def rules(name: str, at: str | None) -> tuple[Baseline, tuple[Rule, ...]]:
@@ -185,19 +202,48 @@ def check_pool(baseline: Baseline, pool: str) -> None:
         )  # fmt: skip
 
 
-def choice(rule: Rule, source: Source, pool: str) -> Choice:
-    """What serves a path that starts from a baseline."""
+def choice(rule: Rule, source: Source, pool: str, prefer: Prefer, elsewhere: bool) -> Choice:
+    """What serves a path that starts from a baseline: an overlay over it, or a writable snapshot of it.
+
+    Both take no time, whatever its size; where `native` cannot be had the overlay is taken.
+    """
     assert rule.line is not None
     top = Line(pool, rule.line).top()
     if top is None:
         raise _lost(_name_of(rule.line), Line(pool, rule.line).path)
-    answer = storage_of(StorageKind.RETAINED).probe(replace(source, retained=top.path), pool)
-    return Choice(answer, ()) if isinstance(answer, Offer) else Choice(None, (answer,))
+    kinds = (StorageKind.RETAINED, StorageKind.BTRFS)
+    refused: list[Refusal] = []
+    for kind in kinds if prefer is Prefer.MEMORY else reversed(kinds):
+        answer = storage_of(kind).probe(replace(source, retained=top.path), pool)
+        if isinstance(answer, Offer) and elsewhere and not answer.guarantees.elsewhere:
+            answer = Refusal(answer.mechanism, "it needs a mount, and there are no namespaces to make one in")
+        if isinstance(answer, Offer) and kind is StorageKind.RETAINED:
+            why = _unfit(top)
+            answer = answer if why is None else Refusal(answer.mechanism, why)
+        if isinstance(answer, Offer):
+            return Choice(answer, tuple(refused))
+        refused.append(answer)
+    return Choice(None, tuple(refused))
+
+
+def _unfit(generation: Generation) -> str | None:
+    """Why no overlay is laid over a generation. Where that is not known yet it is looked up, in the background."""
+    from hostfork.baseline import fitness, settler
+
+    try:
+        if not fitness.is_known(generation):
+            settler.start(generation)
+        return fitness.obstacle(generation)
+    except (OSError, ValueError) as error:
+        return f"what is known about the baseline cannot be read: {error}"
 
 
 @contextlib.contextmanager
-def started_from(pool: str, name: str) -> Iterator[str]:
-    """The newest generation of a line, which holds still as long as this lasts. Raises BaselineError, StorageError."""
+def started_from(pool: str, name: str, kind: StorageKind | None = None) -> Iterator[str]:
+    """The newest generation of a line, which holds still as long as this lasts. Raises BaselineError, StorageError.
+
+    For an overlay it is one that an overlay can show; where that is not known it is looked up.
+    """
     line = Line(pool, name)
     source = line.source
     if source is None:
@@ -207,7 +253,25 @@ def started_from(pool: str, name: str) -> Iterator[str]:
         top = line.top()
         if top is None or not current.is_whole(top):
             raise _lost(_name_of(name), line.path)
+        if kind is StorageKind.RETAINED:
+            _check_fit(top, line)
         yield top.path
+
+
+def _check_fit(top: Generation, line: Line) -> None:
+    """It may have come after the plan was made."""
+    from hostfork.baseline import fitness
+
+    try:
+        fitness.look_up(top)
+        why = fitness.obstacle(top)
+    except (OSError, ValueError) as error:
+        why = str(error)
+    if why is not None:
+        raise StorageError(
+            Code.STORAGE_UNSUPPORTED, f"no overlay can be laid over the baseline {_name_of(line.name)}: {why}",
+            step="prepare", path=line.path, hint="--prefer native takes a writable snapshot of it",
+        )  # fmt: skip
 
 
 def lost(baseline: Baseline) -> BaselineError:
@@ -270,16 +334,19 @@ def _equal(line: Line, source: Source, told: Told | None) -> Ready:
 
 
 class _Progress:
-    """Tells how far a tree is, and of how much: counted first."""
+    """Tells how far a tree is, and of how much, counted when there is something to tell: a snapshot is quick."""
 
     def __init__(self, source: Source, told: Told) -> None:
-        from hostfork.storage.measure import tally
-
-        self._path, self._told = source.path, told
-        self._files, self._bytes = tally(source.path, source.omit)
+        self._told = told
+        self._source = source
+        self._total: tuple[int, int] | None = None
 
     def __call__(self, files: int, done: int) -> None:
-        self._told(self._path, files, done, self._files, self._bytes)
+        if self._total is None:
+            from hostfork.storage.measure import tally
+
+            self._total = tally(self._source.path, self._source.omit)
+        self._told(self._source.path, files, done, *self._total)
 
 
 @contextlib.contextmanager

@@ -108,7 +108,7 @@ def _prepare_private(fork: ForkFolder, path: PathRecord, plan: Plan, progress: _
     if path.line is not None:
         from hostfork.lifecycle.baselines import started_from
 
-        with started_from(pool, path.line) as generation:
+        with started_from(pool, path.line, path.storage) as generation:
             return storage.prepare(path.key, replace(source, retained=generation), pool, None, progress)
     if path.storage is StorageKind.RETAINED:
         return _over_baseline(path, source, pool, progress)

@@ -85,8 +85,13 @@ def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
     if base is not None:
         baselines.check_pool(base, facts.pool)
     wanted = [(rule, source) for rule, source in sources(policy, facts) if rule.access is Access.PRIVATE]
+    # Many forks of one baseline run side by side: they share its memory where nothing else was asked for.
+    of_base = Prefer.MEMORY if request.rules.prefer is None else policy.prefer
     choices = {
-        source.path: _choose(rule, source, facts.pool, policy.prefer, request.relocated) for rule, source in wanted
+        source.path: _choose(
+            rule, source, facts.pool, policy.prefer if rule.line is None else of_base, request.relocated
+        )
+        for rule, source in wanted
     }
     if policy.storage_limit is None:
         return make_plan(policy, facts, choices, relocated=request.relocated)
@@ -103,7 +108,7 @@ def _choose(rule: Rule, source: Source, pool: str, prefer: Prefer, elsewhere: bo
     if rule.line is not None:
         from hostfork.lifecycle import baselines
 
-        return baselines.choice(rule, source, pool)
+        return baselines.choice(rule, source, pool, prefer, elsewhere)
     choice = choose(source, pool, rule.mechanism, rule.guarantee, prefer=prefer, elsewhere=elsewhere)
     for word in rule.lesser:
         if choice.offer is None:

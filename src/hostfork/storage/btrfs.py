@@ -5,6 +5,8 @@
     POOL/btrfs/KEY/inside    a symlink whose text is the wanted path, relative to the subvolume's root
     POOL/btrfs/KEY/now-PID   for a moment, while that process looks up what changed
 
+Where the source names a generation of a baseline, that is what the snapshot is of; nothing ties the two together then.
+
 A subvolume nested below the source is an empty folder in a snapshot: it gets a snapshot of its own in that place. Then
 they are not of one instant, and the guarantee is `independent`.
 """
@@ -15,6 +17,7 @@ import os
 import time
 from collections.abc import Collection
 
+from hostfork.errors import Code, StorageError
 from hostfork.helper.protocol import Bind
 from hostfork.storage.contract import (
     FullTree,
@@ -30,6 +33,7 @@ from hostfork.storage.contract import (
 from hostfork.storage.failures import failed
 from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.keys import Keyed
+from hostfork.values import replace
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
 TYPE_CHECKING = False
@@ -51,6 +55,8 @@ class Btrfs(Keyed):
 
     def probe(self, source: Source, pool: str) -> Offer | Refusal:
         """Look at the subvolume, its owners and what is nested; make and remove an empty one in the pool."""
+        if source.retained is not None:
+            return _probe_baseline(source.retained)
         try:
             mount = filesystem_of(source.path)
         except OSError as error:
@@ -75,15 +81,18 @@ class Btrfs(Keyed):
         from hostfork.storage import snapshot
 
         start = time.monotonic()
-        guarantee = Guarantee.SNAPSHOT
+        there, guarantee = None, Guarantee.SNAPSHOT
+        if source.retained is not None:
+            there = _found_in_baseline(source.retained, source)
+            source = replace(source, omit=())  # its tree holds stand-ins already
 
         def make(found: Found, room: int) -> None:
             nonlocal guarantee
-            guarantee = kept(found)
+            guarantee = kept(found) if there is None else Guarantee.INDEPENDENT
             snapshot.take(found, source, TREE, room, read_only=False)
             snapshot.again(found.nested, TREE, room, BASE)
 
-        snapshot.made_under(self.keys_of(pool), key, source, pool, make)
+        snapshot.made_under(self.keys_of(pool), key, source, pool, make, there)
         return Prepared(key, Mechanism.BTRFS, 0, 0, time.monotonic() - start, guarantee=guarantee)
 
     def mounts(self, key: str, pool: str) -> Bind:
@@ -131,6 +140,45 @@ class Btrfs(Keyed):
             return usage_beside(content.tree, content.base) if names is None else usage_of(content.tree, names)
         except OSError as error:
             raise failed(f"private storage {key} could not be measured", content.tree, error, "usage") from error
+
+
+def _probe_baseline(generation: str) -> Offer | Refusal:
+    """Whether the tree of a generation lies in a subvolume."""
+    from hostfork.storage.lines import Generation
+    from hostfork.storage.newtree import is_in_subvolume
+
+    try:
+        single = Generation(generation).single
+        if filesystem_of(generation).kind != "btrfs":
+            return Refusal(Mechanism.BTRFS, f"the baseline is on {filesystem_of(generation)}, not on Btrfs")
+        if single is None or not is_in_subvolume(single):
+            return Refusal(Mechanism.BTRFS, "the baseline lies in no subvolume of its own")
+    except OSError as error:
+        return Refusal(Mechanism.BTRFS, f"{error.filename or generation} cannot be read", error.errno)
+    guarantees = Guarantees(Guarantee.INDEPENDENT, base_content=BaseContent.KEPT)
+    return Offer(StorageKind.BTRFS, guarantees, "a writable snapshot of the baseline takes no time")
+
+
+def _found_in_baseline(generation: str, source: Source) -> Found:
+    """What a snapshot of the tree of a generation takes. Raises StorageError."""
+    from hostfork.storage import subtree
+    from hostfork.storage.lines import Generation
+    from hostfork.storage.subvolume import Obstacle
+
+    why, number = "it lies in no subvolume of its own", None
+    try:
+        single = Generation(generation).single
+        found = None if single is None else subtree.found(single)
+        if found is not None:
+            return found
+    except Obstacle as obstacle:
+        why, number = obstacle.reason, obstacle.number
+    except OSError as error:
+        why, number = f"{error.filename or generation} cannot be read", error.errno
+    raise StorageError(
+        Code.STORAGE_SOURCE, f"no snapshot of the baseline of {source.path} can be taken: {why}", step="prepare",
+        path=generation, errno=number, hint="--prefer memory lays an overlay over it",
+    )  # fmt: skip
 
 
 def kept(found: Found) -> Guarantee:

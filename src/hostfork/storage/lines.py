@@ -260,6 +260,7 @@ class Line:
         """
         top = self.top()
         if top is None:
+            self._clean()
             return
         used: set[str] = set()
         for one in self.generations():

@@ -115,12 +115,14 @@ def again(nested: tuple[Nested, ...], name: str, room: int, other: str) -> None:
         os.close(root)
 
 
-def made_under(keys: Keys, key: str, source: Source, pool: str, make: Callable[[Found, int], None]) -> None:
+def made_under(
+    keys: Keys, key: str, source: Source, pool: str, make: Callable[[Found, int], None], found: Found | None = None
+) -> None:
     """Let `make` fill the folder of a new key, whose descriptor it gets. Nothing stays when that fails.
 
-    Raises StorageError.
+    `found`: what is to be taken, where that is not the source. Raises StorageError.
     """
-    found = _found(source)
+    found = found or _found(source)
     new = keys.begin(key)
     try:
         room = os.open(new, FOLDER)
