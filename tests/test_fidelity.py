@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import stat
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from rigs import Disk, Person, make_home
-from storage_cases import build, facts, make_subvolume, sample, write
+from storage_cases import IMMUTABLE, build, facts, make_subvolume, sample, set_flags, write
 from test_run import changed, make_project, names
 
 Run = Callable[..., Any]
@@ -522,6 +523,26 @@ def test_what_root_locks_inside(hostfork: Run, root: Person, way: tuple[Disk, st
     hostfork(root, "recover", check=0)
     assert names(hostfork, root) == []
     assert [name for name in os.listdir(pool) if name.startswith("rm-")] == []
+
+
+@pytest.mark.rig("root")
+def test_a_locked_file_in_a_users_snapshot(hostfork: Run, user: Person, make_disk: Callable[..., Disk]) -> None:
+    """The one thing that is not looked for: what stays is named, and goes once root has unlocked it."""
+    source, pool = sample(user, make_disk("btrfs"), lambda path: write(f"{path}/file", b"f"))
+    set_flags(f"{source}/file", IMMUTABLE)
+    hostfork(
+        user, "run", "--keep", "--name", "f", "--pool", pool, "--private", source + ":btrfs", "--", "true", check=0
+    )
+    set_flags(f"{source}/file", 0)
+    hostfork(user, "discard", "f", "--yes")
+    for _ in range(2):  # the second time the base, which is a snapshot too
+        said = hostfork(user, "recover").stderr
+        found = re.search(r"immutable or append-only: as root `(chattr [^`]*)`, then `hostfork recover`", said)
+        assert found is not None, said
+        subprocess.run(found[1], shell=True, check=True)
+    hostfork(user, "recover", check=0)
+    assert names(hostfork, user) == []
+    assert os.listdir(f"{pool}/btrfs") == []
 
 
 # --- deeper than a path can say ---------------------------------------------------------------------------------------

@@ -58,7 +58,8 @@ class Aside:
 def told(error: StorageError) -> str:
     """Why something could not be erased, as a sentence."""
     at = "".join(f", {line}" for line in error.details)
-    return f"{error.message}{at}: {error.reason()}; {remedy(error.errno or 0, error.path or '')}"
+    path = os.path.join(error.path or "", *(line[3:] for line in error.details if line.startswith("at ")))
+    return f"{error.message}{at}: {error.reason()}; {remedy(error.errno or 0, path)}"
 
 
 def quoted(path: str) -> str:
@@ -72,11 +73,31 @@ def remedy(number: int, path: str) -> str:
     """What helps against what the kernel answered."""
     if number == errno.EBUSY:
         return "end what uses it or is mounted there, then `hostfork recover`"
+    if number == errno.EPERM and _is_locked(path):
+        undo = f"chattr -ai {quoted(os.path.dirname(path))} {quoted(path)}"
+        return f"root made it or its folder immutable or append-only: as root `{undo}`, then `hostfork recover`"
     if number in (errno.EPERM, errno.EACCES):
         return f"others own a part of it: as root `rm -r {quoted(path)}`, then `hostfork recover`"
     if number == errno.EROFS:
         return "`hostfork recover` when that filesystem can be written again"
     return "`hostfork recover` tries again"
+
+
+def _is_locked(path: str) -> bool:
+    """Whether a flag of the entry or of its folder is in the way."""
+    from hostfork.storage import flags
+
+    for place in (path, os.path.dirname(path)):
+        try:
+            opened = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue  # closed to this user, or no file or folder, which have no flags
+        try:
+            if flags.read(opened) & flags.LOCKED:
+                return True
+        finally:
+            os.close(opened)
+    return False
 
 
 def asides(pool: str) -> tuple[Aside, ...]:

@@ -188,8 +188,13 @@ class SnapshotKeys(Keys):
         """Erase the snapshots of a key whose folder is open, in the open folder of this kind."""
         removed = Removal.GONE
         for inner in os.listdir(key):
-            if subvolume.is_root(inner, key) and subvolume.erase(inner, key, pace) is Removal.RECLAIMING:
-                removed = Removal.RECLAIMING
+            try:
+                if subvolume.is_root(inner, key) and subvolume.erase(inner, key, pace) is Removal.RECLAIMING:
+                    removed = Removal.RECLAIMING
+            except OSError as error:
+                if isinstance(error.filename, str):
+                    error.filename = os.path.join(inner, error.filename)
+                raise
         return removed
 
 
