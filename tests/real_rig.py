@@ -21,11 +21,13 @@ PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 PYTHON = os.path.realpath(sys.executable)
 MODES = ("ext4:copy", "ext4:live", "btrfs:btrfs", "btrfs:overlay", "btrfs:reflink", "xfs:reflink", "xfs:live")
 """What a person may ask for on which disk: each mechanism where it is most used."""
-ALTERNATING = tuple(f"{'user' if index % 2 else 'root'}-{mode}" for index, mode in enumerate(MODES))
+_ALTERNATING = tuple(f"{'user' if index % 2 else 'root'}-{mode}" for index, mode in enumerate(MODES))
 CROSSED = tuple(f"{'root' if index % 2 else 'user'}-{mode}" for index, mode in enumerate(MODES))
-ONCE_EACH = (*CROSSED[:4], CROSSED[5])
+OVER_BASELINES = ("user-ext4:overlay", "root-xfs:overlay")
+ALTERNATING = (*_ALTERNATING, OVER_BASELINES[0])
+ONCE_EACH = (*CROSSED[:4], CROSSED[5], OVER_BASELINES[1])
 """Each mechanism by one person, """
-EVERYWHERE = (*ALTERNATING[:4], ALTERNATING[5], *ONCE_EACH)
+EVERYWHERE = (*_ALTERNATING[:4], _ALTERNATING[5], OVER_BASELINES[0], *ONCE_EACH)
 """and by both."""
 
 
