@@ -9,6 +9,7 @@
                           reference  a symlink to gN; every key over it has a hard link of it (see `retained`)
                           …          what its maker knows about it
     POOL/baseline/LINE/top           a symlink to the newest generation
+    POOL/baseline/LINE/sums          the newest sums that were made of one (see `baseline.sums`)
 
 A generation appears whole, when `top` is renamed. So the kernel counts who lies over one, and what no generation names
 is rubbish of a killed process: the next one that holds the lock removes it.
@@ -29,6 +30,7 @@ from hostfork.storage.entry import FOLDER
 from hostfork.storage.keys import Keys, aside_name
 from hostfork.storage.linekeys import LineKeys
 from hostfork.storage.pace import Pace
+from hostfork.storage.readers import is_read
 from hostfork.storage.tree import open_own, remove_tree
 from hostfork.values import frozen
 from hostfork.vocabulary import StorageKind
@@ -37,7 +39,8 @@ DEEPEST = 32
 """Layers of one generation. Each is in use by a fork of its own generation, else they are merged."""
 AUTOMATIC = "auto-"
 """What the names of lines begin with that `--private` makes by itself."""
-TREE = "tree"
+TREE = newtree.TREE
+SUMS = "sums"
 _TOP, _LAYERS, _REFERENCE, _SOURCE, _UNFIT, _NEW = "top", "layers", "reference", "source", "unfit", "new"
 _KIND = StorageKind.BASELINE.value
 
@@ -81,6 +84,11 @@ class Generation:
             return os.lstat(self.reference).st_nlink - 1
         except FileNotFoundError:
             return 0
+
+    @property
+    def in_use(self) -> bool:
+        """Whether keys lie over it, or somebody reads it."""
+        return self.users > 0 or is_read(self.path)
 
     def file(self, name: str) -> str:
         """The path of something that its maker keeps there."""
@@ -264,7 +272,7 @@ class Line:
             return
         used: set[str] = set()
         for one in self.generations():
-            if one.users:
+            if one.in_use:
                 used |= set(one.trees)
             elif one.path != top.path:
                 self._remove(os.path.basename(one.path))
@@ -290,6 +298,8 @@ class Line:
     def _forget(self) -> None:
         """Remove a line that holds nothing."""
         if self.top() is None and self.unfit is None and not self.generations():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path, SUMS))
             os.unlink(os.path.join(self.path, _SOURCE))
             os.rmdir(self.path)
 
@@ -298,7 +308,7 @@ class Line:
         top = self.top()
         named = set()
         for one in self.generations():
-            if (top is None or one.path != top.path) and not one.users:
+            if (top is None or one.path != top.path) and not one.in_use:
                 self._remove(os.path.basename(one.path))
             else:
                 named |= set(one.trees)
@@ -336,7 +346,9 @@ def lines(pool: str) -> tuple[Line, ...]:
     """Every line in a pool, in the order of names."""
     folder = os.path.join(pool, _KIND)
     names = os.listdir(folder) if os.path.isdir(folder) else ()
-    return tuple(Line(pool, state.key) for state in Keys(pool, _KIND).states() if state.key in names)
+    # What waits to be erased has the name of its line too.
+    found = dict.fromkeys(state.key for state in Keys(pool, _KIND).states())
+    return tuple(Line(pool, key) for key in found if key in names)
 
 
 def set_aside(key: str, pool: str) -> tuple[str, ...]:
