@@ -152,13 +152,13 @@ def holder(endpoint: EndpointPlan) -> str:
 class ProgressLine:
     """One line on a terminal, written over itself at most ten times a second, only where something takes long."""
 
-    def __init__(self, output: Output, clock: Callable[[], float]) -> None:
+    def __init__(self, output: Output, clock: Callable[[], float], advises: bool = True) -> None:
         self._output = output
         self._clock = clock
         self._start: float | None = None
         self._last = 0.0
         self._shown = 0
-        self._advised = False
+        self._advised = not advises
 
     def show(self, event: Progress) -> None:
         """Show how far the copy is."""
@@ -187,7 +187,7 @@ class ProgressLine:
 
 def advice(event: Progress, look: Look) -> str:
     """What would be faster than a long copy."""
-    once = "once; later runs start from it. " if event.retained else ""
+    once = "copied once: later runs start from it. " if event.retained else ""
     return f"{once}`--private {look.path(event.path)}:live` starts at once, but host changes show through"
 
 
