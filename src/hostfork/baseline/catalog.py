@@ -59,6 +59,13 @@ class Baseline:
         return tuple(Line(self.pool, tree.line) for tree in self.trees)
 
     @property
+    def damaged(self) -> bool:
+        """Whether one of its trees was found not to hold what it held when it was made."""
+        from hostfork.baseline.current import is_damaged
+
+        return any(top is not None and is_damaged(top) for top in (line.top() for line in self.lines))
+
+    @property
     def lost(self) -> bool:
         """Whether the storage of one of its trees is gone."""
         return any(line.top() is None for line in self.lines)

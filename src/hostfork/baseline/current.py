@@ -22,13 +22,14 @@ from hostfork.helper.syscalls import syncfs
 from hostfork.storage.contract import Lost, Progress, Source, Witness
 from hostfork.storage.copy import Copy
 from hostfork.storage.failures import failed
+from hostfork.storage.filesystem import STAMPED, filesystem_of
 from hostfork.storage.lines import Generation, Line
 from hostfork.storage.lower import UNFIT, LowerCloner, LowerCopier
 from hostfork.storage.replicated import source_error
 from hostfork.values import frozen
 from hostfork.vocabulary import Stored
 
-MANIFEST, DURABLE = "manifest", "durable"
+MANIFEST, DURABLE, DAMAGED = "manifest", "durable", "damaged"
 _YOUNG, _FACTS = "young", "facts"
 
 
@@ -157,7 +158,7 @@ def _made_equal(line: Line, source: Source, progress: Progress | None) -> Ready:
     elif top is not None:
         from hostfork.baseline.refresh import refreshed
 
-        ready = refreshed(line, top, source, progress)
+        ready = refreshed(line, top, source, progress, by_content=filesystem_of(source.path).kind not in STAMPED)
         if ready is not None:
             return ready
         line.drop()
@@ -169,8 +170,21 @@ def is_durable(generation: Generation) -> bool:
     return os.path.exists(generation.file(DURABLE))
 
 
+def is_damaged(generation: Generation) -> bool:
+    """Whether it was found not to hold what it held when it was made."""
+    return os.path.exists(generation.file(DAMAGED))
+
+
+def mark_damaged(generation: Generation) -> None:
+    """No fork is to start from it any more. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):  # it is gone
+        os.close(os.open(generation.file(DAMAGED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
 def is_whole(generation: Generation) -> bool:
     """Whether all of it is surely there: it is on disk, or the machine was not started again since it was made."""
+    if is_damaged(generation):
+        return False
     if is_durable(generation):
         return True
     try:

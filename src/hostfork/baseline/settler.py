@@ -1,6 +1,6 @@
-"""The program that puts a generation on disk, in no hurry: `settler.py GENERATION…`.
+"""The program that puts generations on disk, in no hurry, and then makes their sums: `settler.py GENERATION…`.
 
-Started where a run made one. Until it is done the generation counts for this boot of the machine alone: after a crash
+Started where one was made. Until it is on disk a generation counts for this boot of the machine alone: after a crash
 of the machine it is taken anew. SIGKILL at any moment does no harm.
 """
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from hostfork.storage.lines import Generation
 
 
-def start(generation: Generation) -> None:
-    """Start it for a generation. Nothing is raised."""
+def start(*generations: Generation) -> None:
+    """Start it for these. Nothing is raised."""
     from hostfork.storage.reclaim import start_program
 
-    start_program("-S", os.path.abspath(__file__), generation.path)
+    # With the site packages: BLAKE3 is one.
+    start_program(os.path.abspath(__file__), *(generation.path for generation in generations))
 
 
 def settle(path: str) -> None:
@@ -40,7 +41,7 @@ def settle(path: str) -> None:
 
 
 def main(paths: list[str]) -> None:
-    """Settle them one after the other."""
+    """Settle them one after the other, and make what sums their pools lack."""
     from hostfork.helper import syscalls
 
     os.nice(19)
@@ -53,6 +54,10 @@ def main(paths: list[str]) -> None:
         settle(path)
         with contextlib.suppress(OSError, ValueError):  # a later fork asks for it again
             look_up(Known(path))
+    from hostfork.baseline.summing import record_all
+
+    for pool in dict.fromkeys(os.path.normpath(os.path.join(path, "../../..")) for path in paths):
+        record_all(pool)
 
 
 if __name__ == "__main__":
