@@ -505,10 +505,11 @@ def _output(command, owner):
 
 
 def test_the_kinds_are_those_of_the_mechanisms(tmp_path):
-    assert set(MECHANISMS) | {StorageKind.SCRATCH} == set(StorageKind)
+    others = {StorageKind.SCRATCH, StorageKind.BASELINE}
+    assert set(MECHANISMS) | others == set(StorageKind)
     for kind in StorageKind:
         owner = owner_of(kind)
-        assert kind is StorageKind.SCRATCH or owner.keys_of(str(tmp_path)).folder == f"{tmp_path}/{kind.value}"
+        assert kind in others or owner.keys_of(str(tmp_path)).folder == f"{tmp_path}/{kind.value}"
         assert getattr(owner, "mechanism", None) is kind.mechanism
 
 
