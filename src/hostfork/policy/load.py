@@ -249,7 +249,7 @@ def same_effect(one: Rule, other: Rule) -> bool:
 
 
 def _effect(rule: Rule) -> tuple[object, ...]:
-    return rule.access, rule.mechanism, rule.guarantee, rule.lesser, rule.otherwise, rule.tmpfs_size
+    return rule.access, rule.mechanism, rule.guarantee, rule.lesser, rule.otherwise, rule.tmpfs_size, rule.line
 
 
 def conflict(first: Rule, second: Rule, path: str) -> PolicyError:
