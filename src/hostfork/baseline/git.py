@@ -21,11 +21,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from hostfork.storage.lines import Generation
+
 _OFF = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "protocol.ext.allow=never", "protocol.fd.allow=never",
     "submodule.recurse=false", "fetch.recurseSubmodules=false", "maintenance.auto=false", "gc.auto=0",
     "advice.detachedHead=false", "credential.interactive=false", "core.untrackedCache=false",
+    "core.checkStat=default", "core.trustctime=true",
 )  # fmt: skip
+_IN_FORKS = {"core.checkStat": "minimal", "core.trustctime": "false"}
+"""What a checkout's own configuration says: its files have other inode numbers and ctimes in each fork, and are not to
+be read again for that."""
 _TRANSPORT = ("GIT_SSH", "GIT_SSL_", "GIT_HTTP_", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
 """What of the caller's GIT_* variables stays: how its git reaches and trusts a server."""
 _HEADS = "refs/remotes/origin/"
@@ -74,6 +80,8 @@ def check_out(wanted: Wanted, tree: str) -> CheckedOut:
     git.folder = tree
     for name in ("hooks", "info"):
         os.makedirs(os.path.join(tree, ".git", name), exist_ok=True)
+    for key, value in _IN_FORKS.items():
+        git.say("config", key, value)
     return _checked_out(git, wanted)
 
 
@@ -94,6 +102,24 @@ def is_clean(tree: str, commit: str) -> bool:
     git = _Git(Wanted(""), tree)
     status, found, _ = git.ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     return status == 0 and found.strip() == commit.encode() and _says_clean(git)
+
+
+def head_of(generation: Generation) -> str:
+    """The commit that a generation's checkout is at, "" where that cannot be told. Nothing of it is run."""
+    from hostfork.collect.reader import TreeReader, read_small
+
+    with TreeReader(generation.lowers) as reader:
+
+        def read(path: str) -> str:
+            place = reader.place(f".git/{path}")
+            return os.fsdecode((None if place is None else read_small(place, ours=False)) or b"").strip()
+
+        head = read("HEAD")
+        name = head.removeprefix("ref: ")
+        if name == head:
+            return head
+        packed = (line.partition(" ") for line in read("packed-refs").splitlines())
+        return read(name) or next((commit for commit, _, reference in packed if reference == name), "")
 
 
 def _checked_out(git: _Git, wanted: Wanted) -> CheckedOut:
