@@ -82,6 +82,18 @@ def _one(
         return collect.export_tree(base, delta, part, path.path, path.omit, destination, whole, manifest, stage=stage)
 
 
+def whole_tree(fork: ForkFolder, record: Record, path: PathRecord, changeset: Changeset, tree: str) -> tuple[str, ...]:
+    """Make `tree`, in a folder of ours, what one private path finally contains, devices and set-uid bits too.
+
+    The relative paths of what could not be made. Raises CollectError `base.gone`, `collect.failed`.
+    """
+    content = changes.content_of(record, path)
+    part, delta = changes.part_of(changeset, path), changes.delta_of(content)
+    base, manifest = _whole_base(fork, path, content)
+    whole = isinstance(content, FullTree)
+    return collect.export_tree(base, delta, part, path.path, path.omit, tree, whole, manifest, special=True)
+
+
 def _whole_base(fork: ForkFolder, path: PathRecord, content: Content) -> tuple[Base, StatManifest | None]:
     """Where the base is, and the manifest that lists all of it. Of a live fork only the changed paths are known: the
     rest shows through."""

@@ -199,6 +199,14 @@ class Fork:
         with uses.using(self._folder.path):
             return export_tar(self._folder, self.record, self.diff(), file)
 
+    def write_tree(self, path: PathRecord, tree: str) -> tuple[str, ...]:
+        """Write the final content of one private path with all that it holds; says what could not be made."""
+        from hostfork.lifecycle.export import whole_tree
+
+        self._must_be_still("taken")
+        with uses.using(self._folder.path):
+            return whole_tree(self._folder, self.record, path, self.diff(), tree)
+
     def discard(self) -> tuple[str, ...]:
         """End what still lives of it, throw its changes away, give everything back. Returns what is left.
 
