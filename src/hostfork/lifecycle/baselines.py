@@ -151,7 +151,7 @@ def usage(baseline: Baseline) -> Usage:
     for line in baseline.lines:
         for generation in line.generations():
             with contextlib.suppress(OSError):  # it went meanwhile
-                trees.update(generation.lowers)
+                trees.update(generation.lowers if line.is_in_subvolumes else (line.path,))
     found = [measured(tree) for tree in trees if os.path.isdir(tree)]
     return Sum(sum(one.bytes for one in found), sum(one.inodes for one in found))
 

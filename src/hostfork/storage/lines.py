@@ -149,6 +149,12 @@ class Line:
         """Whether `--private` made it by itself."""
         return self.name.startswith(AUTOMATIC)
 
+    @property
+    def is_in_subvolumes(self) -> bool:
+        """Whether its newest tree lies in one."""
+        top = self.top()
+        return top is not None and newtree.is_in_subvolume(os.path.join(self.path, top.trees[0]))
+
     def _said(self) -> bytes | None:
         try:
             with open(os.path.join(self.path, _SOURCE), "rb") as file:
