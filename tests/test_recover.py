@@ -20,7 +20,7 @@ pytestmark = pytest.mark.rig("cgroup")
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 KILLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kill_runs.py")
-MODES = ("", ":live")
+MODES = ("", ":live", ":overlay")
 FILES = {"a": "a", "b": "b", "d/c": "d/c", "d/e/f": "d/e/f", "scratch/": ""}
 
 
@@ -72,7 +72,7 @@ def test_a_kill_in_the_middle_of_a_large_copy(hostfork, person, project):
     """Its workers end with their owner; recovery right after it removes the half copy whole."""
     person.call(_many_files, project)
     for delay in (0, 0.01, 0.02, 0.04, 0.08):
-        command = [PROGRAM, "run", "-q", "--private", project, "--", "true"]
+        command = [PROGRAM, "run", "-q", "--private", project + ":copy", "--", "true"]
         owner = person.popen(command, cwd=project)
         wait_until(lambda: list(Path(person.state).glob("pool/copy/new-*/tree/d/file*")))
         time.sleep(delay)
