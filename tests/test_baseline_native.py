@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 import rigs
 from rigs import Disk, Person, find_program
-from test_baseline_run import FILES, result, write
+from test_baseline_run import FILES, PROGRAM, result, write
 from test_baseline_stored import subvolumes
 
 Run = Callable[..., "subprocess.CompletedProcess[Any]"]
@@ -164,6 +165,22 @@ def test_subvolumes_beneath_and_what_is_left_out(hostfork: Run, btrfs_disk: Disk
     hostfork(person, "baseline", "remove", "mono", check=0)
     hostfork(person, "recover", check=0)
     assert [name for name in subvolumes(btrfs_disk) if "/.pool/" in name] == []
+
+
+@pytest.mark.rig("strace")
+@pytest.mark.parametrize("when", [1, 2, 4, 6, 8, 12])
+def test_killed_while_it_makes_one(when: int, hostfork: Run, btrfs_disk: Disk, user: Person) -> None:
+    """At a call to Btrfs: recovery leaves no subvolume and no name."""
+    place = Place(btrfs_disk, user, own=True)
+    before = subvolumes(btrfs_disk)
+    traced = ["strace", "-f", "-o", "/dev/null", "-e", "trace=ioctl", "-e", f"inject=ioctl:signal=SIGKILL:when={when}"]
+    done = user.run([*traced, PROGRAM, "baseline", "create", "mono", "--from", place.project, "--pool", place.pool])
+    assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL, 0)
+    if json.loads(hostfork(user, "baseline", "list", "--json", check=0).stdout)["baselines"]:
+        hostfork(user, "baseline", "remove", "mono", check=0)
+    hostfork(user, "recover", check=0)
+    left = [name for name in subvolumes(btrfs_disk) if name not in before and not name.endswith("/pool")]
+    assert left == []
 
 
 def test_it_is_said_how_each_is_stored(hostfork: Run, disk: Disk, person: Person) -> None:

@@ -1,6 +1,7 @@
 """Whether an overlay can show a generation that is a snapshot: nothing of it was looked at when it was taken.
 
-    POOL/baseline/LINE/gN/fit    a symlink: its text is FIT, or the path of something that no overlay can show
+    POOL/baseline/LINE/gN/fit        a symlink: its text is `.`, or the path of something that no overlay can show
+    POOL/baseline/LINE/gN/looking    who looks it up holds a flock on it
 
 Looked up in the background by the program `settler`, by a walk; until that is known forks are writable snapshots.
 """
@@ -8,8 +9,10 @@ Looked up in the background by the program `settler`, by a walk; until that is k
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
 
 from hostfork.baseline.current import Facts
 from hostfork.storage.entry import FOLDER
@@ -18,7 +21,7 @@ from hostfork.storage.lines import Generation
 from hostfork.storage.tree import Entry, open_source, walk
 from hostfork.vocabulary import Stored
 
-_FIT = "fit"
+_FIT, _LOOKING = "fit", "looking"
 _YES = "."
 """No path of an entry below the tree."""
 
@@ -39,14 +42,37 @@ def obstacle(generation: Generation) -> str | None:
     return None if found == _YES else f"{found} in it is overlayfs's own, which none can show"
 
 
-def look_up(generation: Generation) -> None:
-    """Look it up where that is not known. Raises OSError, ValueError; a generation that went meanwhile is no fault."""
-    with contextlib.suppress(FileNotFoundError):
+def is_looked_up(generation: Generation) -> bool:
+    """Whether somebody is at it. Raises OSError."""
+    try:
+        with _alone(generation, wait=False):
+            return False
+    except BlockingIOError:
+        return True
+
+
+def look_up(generation: Generation, wait: bool = True) -> None:
+    """Look it up where that is not known; without `wait` not where somebody is at it.
+
+    Raises OSError, ValueError; a generation that went meanwhile is no fault.
+    """
+    with contextlib.suppress(FileNotFoundError, *(() if wait else (BlockingIOError,))):
         if is_known(generation):
             return
-        found = _unfit(generation.lowers[0])
-        with contextlib.suppress(FileExistsError):
-            os.symlink(_YES if found is None else found, generation.file(_FIT))
+        with _alone(generation, wait):
+            if not is_known(generation):
+                found = _unfit(generation.lowers[0])
+                os.symlink(_YES if found is None else found, generation.file(_FIT))
+
+
+@contextlib.contextmanager
+def _alone(generation: Generation, wait: bool) -> Iterator[None]:
+    opened = os.open(generation.file(_LOOKING), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(opened)
 
 
 def _unfit(tree: str) -> str | None:

@@ -53,7 +53,7 @@ def main(paths: list[str]) -> None:
     for path in paths:
         settle(path)
         with contextlib.suppress(OSError, ValueError):  # a later fork asks for it again
-            look_up(Known(path))
+            look_up(Known(path), wait=False)
     from hostfork.baseline.summing import record_all
 
     for pool in dict.fromkeys(os.path.normpath(os.path.join(path, "../../..")) for path in paths):

@@ -231,7 +231,7 @@ def _unfit(generation: Generation) -> str | None:
     from hostfork.baseline import fitness, settler
 
     try:
-        if not fitness.is_known(generation):
+        if not fitness.is_known(generation) and not fitness.is_looked_up(generation):
             settler.start(generation)
         return fitness.obstacle(generation)
     except (OSError, ValueError) as error:
