@@ -248,6 +248,31 @@ def _baselines(project):
     return True
 
 
+@pytest.mark.parametrize("kind", ["btrfs_disk", "xfs_disk"])
+def test_a_baseline_that_shares_blocks_counts_once(user, kind, request):
+    """With its source, and on Btrfs with what forks have beside it; their layers are theirs."""
+    folder = request.getfixturevalue(kind).folder(user)
+    project = rigs.make_project(user, folder, {"a": "x" * 3000000})
+    assert user.call(_sharing, project)
+
+
+def _sharing(project):
+    os.environ["XDG_STATE_HOME"] = os.path.join(os.path.dirname(project), "state")
+    keep(project + ":overlay", "one", "head -c 1000000 /dev/urandom >new", cwd=project)
+    holders = {one.kind: one.space for one in api.usage().holders}
+    baseline, fork = holders["baseline"], holders["fork"]
+    assert 1000000 < fork.exclusive < 1100000
+    assert 3000000 <= baseline.exclusive + baseline.shared < 3200000
+    (line,) = unused.automatic(f"{state_folder()}/pool")
+    assert 3000000 <= unused.size_of(line.line) < 3200000
+    assert api.Fork.open("one").discard() == ()
+    wait_until(lambda: not unused.automatic(f"{state_folder()}/pool")[0].in_use)
+    age_line(line, 20)
+    assert gone() == [(line.line.name, "keep-days")]
+    wait_until(lambda: not [name for name in storage_left() if line.line.name in name])
+    return True
+
+
 def age_line(one, days):
     moment = time.time() - days * DAY
     os.utime(f"{one.line.path}/source", (moment, moment))

@@ -18,6 +18,10 @@ from hostfork.lifecycle.store import Store
 from hostfork.storage.lines import Line, lines
 from hostfork.values import frozen
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hostfork.storage.space import Space
+
 BASELINE = "baseline"
 DAY = 86400.0
 
@@ -45,14 +49,25 @@ def automatic(pool: str) -> tuple[Automatic, ...]:
     return tuple(sorted(found, key=lambda one: (one.last_use, one.line.name)))
 
 
-def size_of(line: Line) -> int | None:
-    """What it takes alone, by a walk; None where it went meanwhile."""
-    from hostfork.storage.space import space_of_tree
+def space_of_line(line: Line) -> Space:
+    """What a baseline's trees take, by a walk. Raises OSError where it went meanwhile.
 
+    In Btrfs subvolumes forks have their layers beside the trees: those are the forks'.
+    """
+    from hostfork.storage.space import space_of_trees
+
+    if not line.is_in_subvolumes:
+        return space_of_trees((line.path,))
+    return space_of_trees(sorted({tree for one in line.generations() for tree in one.lowers}))
+
+
+def size_of(line: Line) -> int | None:
+    """What may come back when it goes, what it shares with its source included; None where it went meanwhile."""
     try:
-        return space_of_tree(line.path).exclusive
+        space = space_of_line(line)
     except OSError:
         return None
+    return space.exclusive + space.shared
 
 
 def gc(store: Store, rules: KeepRules, *, dry_run: bool = False, must_be_noted: bool = False) -> tuple[Expired, ...]:
@@ -84,7 +99,7 @@ def _due(pool: str, rules: KeepRules) -> list[tuple[Automatic, str, str, int | N
     total = sum(sizes.values())
     from hostfork.storage.failures import size as shown
 
-    why = f"automatic baselines in {pool} take {shown(total)} (max-bytes {shown(most)})"
+    why = f"automatic baselines in {pool} hold {shown(total)} (max-bytes {shown(most)})"
     for one in rest:
         if total > most and not one.in_use and now - one.last_use >= DAY:
             due.append((one, "max-bytes", why, sizes[one.line.name]))

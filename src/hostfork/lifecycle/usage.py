@@ -152,8 +152,8 @@ def _baselines(store: Store, rules: KeepRules) -> list[Holder]:
     for name in known.names():
         try:
             one = known.load(name)
-            paths = [line.path for line in one.lines if os.path.isdir(line.path)]
-            space = sum((space_of_tree(path) for path in paths), Space())
+            there = [line for line in one.lines if os.path.isdir(line.path)]
+            space = sum(map(unused.space_of_line, there), Space())
         except (HostforkError, OSError) as error:
             problem = f"what {name} takes could not be measured: {error}"
             found.append(Holder(unused.BASELINE, name, "broken", "", None, False, False, problem=problem))
@@ -163,7 +163,7 @@ def _baselines(store: Store, rules: KeepRules) -> list[Holder]:
     for pool in pools(store):
         for line in unused.automatic(pool):
             try:
-                space = space_of_tree(line.line.path)
+                space = unused.space_of_line(line.line)
             except OSError:
                 continue  # it went meanwhile
             state = "in use" if line.in_use else "unused"

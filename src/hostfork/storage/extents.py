@@ -38,14 +38,20 @@ class Extent(NamedTuple):
     exact: bool
 
 
-def extents(opened: int) -> Extents:
-    """Look at an open regular file. Nothing is written out for it. Raises OSError: not every filesystem can tell."""
+def extents(opened: int, seen: set[tuple[int, int]] | None = None) -> Extents:
+    """Look at an open regular file. Nothing is written out for it. Raises OSError: not every filesystem can tell.
+
+    `seen`: shared extents that were counted with other files, by place on the disk and in the file; added to.
+    """
     exclusive = shared = 0
     exact = True
     for one in mapped(opened):
         exact = exact and one.exact
         if one.shared:
-            shared += one.length
+            place = one.physical, one.logical
+            shared += 0 if seen is not None and place in seen else one.length
+            if seen is not None:
+                seen.add(place)
         else:
             exclusive += one.length
     return Extents(exclusive, shared, exact)

@@ -72,11 +72,22 @@ def space_of_tree(tree: str) -> Space:
     return found.space(False)
 
 
-class _Measured:
-    """One tree's numbers while they are added up."""
+def space_of_trees(trees: Collection[str]) -> Space:
+    """What lies at several paths, all of it; blocks that they share among them count once. Raises OSError."""
+    total, seen = Space(), set[tuple[int, int]]()
+    for tree in trees:
+        found = _Measured(tree, seen)
+        found.walk(None)
+        total += found.space(False)
+    return total
 
-    def __init__(self, tree: str) -> None:
+
+class _Measured:
+    """One tree's numbers while they are added up. `seen`: shared extents that were counted with others."""
+
+    def __init__(self, tree: str, seen: set[tuple[int, int]] | None = None) -> None:
         self._tree = tree
+        self._seen = seen
         self._shares = filesystem_of(tree).kind not in _NEVER_SHARE
         self._apparent = self._exclusive = self._shared = self._inodes = 0
         self._exact = True
@@ -126,7 +137,7 @@ class _Measured:
         if not blocks or not self._shares:
             self._exclusive += blocks
             return
-        told = _told(name, folder)
+        told = _told(name, folder, self._seen)
         if told is None:
             self._exact = False
             self._exclusive += blocks
@@ -136,14 +147,14 @@ class _Measured:
             self._shared += told.shared
 
 
-def _told(name: str, folder: int | None) -> Extents | None:
+def _told(name: str, folder: int | None, seen: set[tuple[int, int]] | None) -> Extents | None:
     """What the filesystem tells of a file's blocks; None where it cannot, or the file is closed to us."""
     try:
         opened = os.open(name, READ, dir_fd=folder)
     except OSError:
         return None
     try:
-        return extents(opened)
+        return extents(opened, seen)
     except OSError:
         return None
     finally:
