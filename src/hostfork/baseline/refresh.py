@@ -14,6 +14,7 @@ import time
 
 from hostfork.baseline import current
 from hostfork.baseline.current import Facts, LowerCopy, Ready
+from hostfork.baseline.young import same_content, settling
 from hostfork.collect.manifest import StatManifest, StatManifestEdit
 from hostfork.errors import CollectError
 from hostfork.storage.contract import Lost, Progress, Source
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FORMAT, _IS_FOLDER = 0o170000, 0o040000
-_CHUNK = 1 << 18
 _TELL = 256
 
 
@@ -126,7 +126,7 @@ class _Walk:
         self._lost = {one.path: one.what for one in facts.lost}
         self._old_young = current.read_young(top)
         self._young: set[bytes] = set()
-        self._start, self._settling = time.time_ns(), _settling()
+        self._start, self._settling = time.time_ns(), settling()
         self.contents: Contents | None = None
         """What tells whether something changed, where stamps do not."""
         self._columns = manifest.stamps()
@@ -205,7 +205,7 @@ class _Walk:
                 continue
             if not same:
                 continue  # the walk sees that
-            if not _same_content(source, path, self._top):
+            if not same_content(source, path, self._top):
                 self._columns[0][self._index(path)] = -1
             elif entry.ctime_ns >= self._start - self._settling:
                 self._young.add(relative)
@@ -250,8 +250,7 @@ class _Walk:
                 self._edit.drop(_below(level.relative, name))
 
     def _touched(self, folder: int, known: dict[str, int], level: _Level) -> list[tuple[str, int, os.stat_result]]:
-        """What of a folder is not as it was, besides folders, which its level gets. `known` keeps the names that went.
-        """
+        """What of a folder is not as it was, besides folders, which its level gets. `known` keeps the names that went."""
         ctime, mtime, inode, size, mode = self._columns
         relative, contents = level.relative, self.contents
         omitted = self._omit.get(relative, ())
@@ -377,45 +376,6 @@ class _Walk:
 
 def _below(above: str, name: str) -> str:
     return f"{above}/{name}" if above else name
-
-
-def _settling() -> int:
-    """Nanoseconds after which the kernel has written out what is dirty, as it is set (Documentation/admin-guide/sysctl/
-    vm.rst): from then on a write through a mapping moves the ctime again."""
-    total = 0
-    for name in ("dirty_expire_centisecs", "dirty_writeback_centisecs"):
-        with open(f"/proc/sys/vm/{name}", encoding="ascii") as file:
-            total += int(file.read())
-    return total * 10_000_000
-
-
-def _same_content(source: str, relative: str, generation: Generation) -> bool:
-    """Whether a file of the source holds what the generation has of it."""
-    for lower in generation.lowers:
-        try:
-            ours = os.open(os.path.join(lower, relative), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            theirs = open_quietly(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            os.close(ours)
-            return False
-        try:
-            return _same_bytes(ours, theirs)
-        finally:
-            os.close(ours)
-            os.close(theirs)
-    return False
-
-
-def _same_bytes(one: int, other: int) -> bool:
-    while True:
-        chunk = os.read(one, _CHUNK)
-        if chunk != os.read(other, _CHUNK):
-            return False
-        if not chunk:
-            return True
 
 
 def _stands_in(generation: Generation, source: Source) -> bool:
