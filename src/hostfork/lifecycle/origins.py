@@ -191,7 +191,7 @@ class _Maker:
 
     def fill(self, number: int, tree: str, top: Generation | None) -> None:
         """Make one."""
-        raise NotImplementedError
+        raise ValueError(f"nothing makes trees of {self.origin.kind.value}")
 
     def finish(self, baseline: Baseline) -> None:
         """The baseline is there."""
