@@ -250,7 +250,7 @@ class _Walk:
                 self._edit.drop(_below(level.relative, name))
 
     def _touched(self, folder: int, known: dict[str, int], level: _Level) -> list[tuple[str, int, os.stat_result]]:
-        """What of a folder is not as it was, besides folders, which its level gets. `known` keeps the names that went."""
+        """What is not as it was, but for folders, which its level gets. `known` keeps the names that went."""
         ctime, mtime, inode, size, mode = self._columns
         relative, contents = level.relative, self.contents
         omitted = self._omit.get(relative, ())
