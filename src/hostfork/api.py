@@ -23,17 +23,18 @@ from hostfork.workload.watch import SignalSource
 
 __all__ = [
     "Baseline", "BrokenFork", "Caller", "Collected", "Expired", "ExportForm", "Fork", "ForkProcess", "Holder",
-    "Keep", "KeepRules", "MadeBaseline", "Outcome", "Overview", "Plan", "Policy", "PoolUse", "Reclaiming",
-    "Recovered", "Request", "RuleOptions", "SignalSource", "baseline", "baseline_names", "baseline_stored",
-    "baseline_usage", "baseline_users", "baselines", "create_baseline", "entries", "expired", "fork_names", "gc",
-    "gc_in_background",
-    "kept_bytes", "plan", "policies", "policy", "policy_text", "reclaiming", "recover", "refresh_baseline",
-    "remove_baseline", "run", "usage",
+    "Keep", "KeepRules", "MadeBaseline", "Origin", "OriginKind", "Outcome", "Overview", "Plan", "Policy", "PoolUse",
+    "Reclaiming", "Recovered", "Request", "RuleOptions", "SignalSource", "VerifiedBaseline", "baseline",
+    "baseline_names", "baseline_stored", "baseline_usage", "baseline_users", "baselines", "create_baseline",
+    "create_baseline_from",
+    "entries", "expired", "fork_names", "gc", "gc_in_background", "kept_bytes", "plan", "policies", "policy",
+    "policy_text", "reclaiming", "recover", "refresh_baseline", "remove_baseline", "run", "usage",
+    "verifiable_baselines", "verify_baseline", "without_password",
 ]  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hostfork.baseline.catalog import Baseline
+    from hostfork.baseline.catalog import Baseline, Origin
     from hostfork.lifecycle.baselines import Made as MadeBaseline
     from hostfork.lifecycle.baselines import Removed as RemovedBaseline
     from hostfork.lifecycle.config import KeepRules
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
     from hostfork.lifecycle.expiry import Collected
     from hostfork.lifecycle.fork import BrokenFork, Fork
     from hostfork.lifecycle.usage import Holder, Overview, PoolUse
+    from hostfork.lifecycle.verify import Verified as VerifiedBaseline
     from hostfork.storage.contract import Usage
+    from hostfork.vocabulary import OriginKind
 
 
 _LATER = {
@@ -52,6 +55,10 @@ _LATER = {
 
 def __getattr__(name: str) -> object:
     """What finished forks need is imported when it is asked for: a run does not pay for it."""
+    if name in ("Origin", "OriginKind"):
+        from hostfork.baseline import catalog
+
+        return getattr(catalog, name)
     module = _LATER.get(name)
     if module is not None:
         from importlib import import_module
@@ -203,6 +210,30 @@ def create_baseline(
     return create(name, paths, pool, on_progress)
 
 
+def create_baseline_from(
+    name: str,
+    origin: Origin,
+    at: str | None = None,
+    pool: str | None = None,
+    on_progress: Callable[[str, int, int, int | None, int | None], None] | None = None,
+) -> MadeBaseline:
+    """Keep a checkout of a git repository, what an archive holds, or what a fork holds at last.
+
+    `at`: where forks have it; without it a local repository's own place, a fork's own paths, and for the others none.
+    Raises as `create_baseline`, and BaselineError `baseline.origin`, ForkError.
+    """
+    from hostfork.lifecycle.origins import create
+
+    return create(name, origin, at, pool, on_progress)
+
+
+def without_password(place: str) -> str:
+    """The address of a repository as it may be shown."""
+    from hostfork.baseline.git import without_password as shown
+
+    return shown(place)
+
+
 def refresh_baseline(
     name: str, on_progress: Callable[[str, int, int, int | None, int | None], None] | None = None
 ) -> MadeBaseline:
@@ -238,6 +269,25 @@ def baseline_stored(one: Baseline) -> tuple[str | None, ...]:
     from hostfork.lifecycle.baselines import stored
 
     return tuple(None if how is None else how.value for how in stored(one))
+
+
+def verifiable_baselines() -> tuple[str, ...]:
+    """The names of all baselines, those that `--private` made by itself last."""
+    from hostfork.lifecycle.verify import names
+
+    return names()
+
+
+def verify_baseline(
+    name: str, on_progress: Callable[[str, int, int, int | None, int | None], None] | None = None
+) -> VerifiedBaseline:
+    """Read all of a baseline and compare it with what was recorded of it, or record that; what is damaged is marked.
+
+    Raises BaselineError `baseline.not-found`, `.lost`, StorageError where it cannot be read.
+    """
+    from hostfork.lifecycle.verify import verify
+
+    return verify(name, on_progress)
 
 
 def policies() -> tuple[str, ...]:

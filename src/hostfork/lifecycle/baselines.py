@@ -32,12 +32,18 @@ Told = Callable[[str, int, int, int | None, int | None], None]
 
 @frozen
 class Made:
-    """What making a baseline, or bringing it up to date, took."""
+    """What making a baseline, or bringing it up to date, took.
+
+    `left_out`: the submodules of a repository, or what of a fork's devices and the like this user cannot make.
+    `started_from`: the baseline of the same repository whose content was taken over.
+    """
 
     baseline: Baseline
     files: int
     bytes: int
     seconds: float
+    left_out: tuple[str, ...] = ()
+    started_from: str = ""
 
 
 @frozen
@@ -71,7 +77,7 @@ def create(name: str, paths: Sequence[str], pool: str | None = None, told: Told 
             stack.enter_context(current.locked(line, source))
         if name in known.names():
             raise name_taken(name)  # another was quicker
-        with _removed_on_error(baseline.lines):
+        with removed_on_error(baseline.lines):
             done = [_equal(line, source, told) for line, source in zip(baseline.lines, sources, strict=True)]
             known.add(baseline)
     return _made(baseline, done, start)
@@ -84,6 +90,10 @@ def refresh(name: str, told: Told | None = None) -> Made:
     """
     known, start = catalog(), time.monotonic()
     baseline = known.find(name)
+    if baseline.origin.kind is not OriginKind.FOLDERS:
+        from hostfork.lifecycle import origins
+
+        return origins.refresh(known, baseline, told)
     done = []
     for line in baseline.lines:
         source = line.source
@@ -125,7 +135,12 @@ def sweep(known: Catalog, pool: str) -> int:
     named = {tree.line for name in known.names() for tree in known.load(name).trees}
     number = 0
     for line in lines(pool):
-        if line.name in named or (line.is_automatic and (line.top() is not None or line.unfit is not None)):
+        if line.name in named:
+            with line.held() as held:
+                if held:
+                    line.settle()  # what a killed refresh left
+            continue
+        if line.is_automatic and (line.top() is not None or line.unfit is not None):
             continue
         with line.held() as held:
             # Looked at again: it was recorded, or made, meanwhile.
@@ -133,6 +148,11 @@ def sweep(known: Catalog, pool: str) -> int:
             if held and not there and not line.users and (line.top() is None or not line.is_automatic):
                 line.remove()
                 number += 1
+    for baseline in map(known.load, known.names()):
+        if baseline.pool == pool and baseline.origin.kind is OriginKind.GIT:
+            from hostfork.lifecycle import origins
+
+            origins.put_right(known, baseline)
     return number
 
 
@@ -176,6 +196,8 @@ def rules(name: str, at: str | None) -> tuple[Baseline, tuple[Rule, ...]]:
     baseline = catalog().find(name)
     if baseline.lost:
         raise lost(baseline)
+    if baseline.damaged:
+        raise _damaged(baseline.name, baseline.pool)
     trees = [(tree, tree.path if at is None else os.path.abspath(at)) for tree in baseline.trees]
     if at is not None and len(trees) > 1:
         raise PolicyError(
@@ -251,6 +273,8 @@ def started_from(pool: str, name: str, kind: StorageKind | None = None) -> Itera
     with current.locked(line, source):
         line.settle()
         top = line.top()
+        if top is not None and current.is_damaged(top):
+            raise _damaged(_name_of(name), line.path)
         if top is None or not current.is_whole(top):
             raise _lost(_name_of(name), line.path)
         if kind is StorageKind.RETAINED:
@@ -278,6 +302,13 @@ def lost(baseline: Baseline) -> BaselineError:
     """Its storage is gone."""
     gone = next((line.path for line in baseline.lines if line.top() is None), baseline.pool)
     return _lost(baseline.name, gone)
+
+
+def _damaged(name: str, path: str) -> BaselineError:
+    return BaselineError(
+        Code.BASELINE_DAMAGED, f"the baseline {name} is damaged: it does not hold what it held when it was made",
+        path=path, hint=f"hostfork baseline refresh {name} takes it anew · hostfork baseline verify {name} says what",
+    )  # fmt: skip
 
 
 def in_use(baseline: Baseline, forks: Sequence[str]) -> BaselineError:
@@ -350,7 +381,8 @@ class _Progress:
 
 
 @contextlib.contextmanager
-def _removed_on_error(lines: Sequence[Line]) -> Iterator[None]:
+def removed_on_error(lines: Sequence[Line]) -> Iterator[None]:
+    """Remove lines that are being made where that does not work."""
     try:
         yield
     except BaseException:
@@ -361,5 +393,8 @@ def _removed_on_error(lines: Sequence[Line]) -> Iterator[None]:
 
 
 def _made(baseline: Baseline, done: Sequence[Ready], start: float) -> Made:
+    from hostfork.baseline.settler import start as start_settling
+
+    start_settling(*(ready.generation for ready in done))  # for the sums
     files, size = sum(ready.files for ready in done), sum(ready.bytes for ready in done)
     return Made(baseline, files, size, time.monotonic() - start)
