@@ -23,13 +23,13 @@ Told = Callable[[int, int], None]
 
 @at_any_depth
 def sums_of(
-    lowers: Sequence[str], known: Known, processes: int, told: Told | None = None
+    lowers: Sequence[str], known: Known, processes: int, told: Told | None = None, strict: bool = False
 ) -> tuple[Sums, dict[bytes, int]]:
     """The sums of a stack of trees, top first; and what could not be read, with the kernel's number.
 
-    A file that is `known` is not read. Raises OSError.
+    A file that is `known` is not read. Raises OSError; `strict`: also where one entry cannot be read.
     """
-    walk = _Walk(known, told)
+    walk = _Walk(known, told, strict)
     reader = Several(walk.took, processes) if processes > 1 else Alone(walk.took)
     roots: list[int] = []
     try:
@@ -52,22 +52,28 @@ class _Level:
 
 
 class _Walk:
-    def __init__(self, known: Known, told: Told | None) -> None:
+    def __init__(self, known: Known, told: Told | None, strict: bool) -> None:
         self.sums: Sums = {}
         self.failed: dict[bytes, int] = {}
-        self._known, self._told = known, told
+        self._known, self._told, self._strict = known, told, strict
         self._files = self._bytes = 0
 
     def took(self, path: bytes, found: Sum | int) -> None:
         """One file was read, or could not be."""
         if isinstance(found, int):
-            self.failed[path] = found
+            self._fail(path, found)
             return
         self.sums[path] = found
         self._files += 1
         self._bytes += found.size
         if self._told is not None and self._files % _TELL == 0:
             self._told(self._files, self._bytes)
+
+    def _fail(self, path: bytes, number: int | None) -> None:
+        number = number or errno.EIO
+        if self._strict:
+            raise OSError(number, os.strerror(number), os.fsdecode(path))
+        self.failed[path] = number
 
     def run(self, roots: list[int], reader: Alone | Several) -> None:
         """Walk over all; files may still be on their way when this returns."""
@@ -102,13 +108,13 @@ class _Walk:
                 folder = self._layers[layer].enter(name)
             except FileNotFoundError as error:
                 if not entered:
-                    self.failed[path] = error.errno or errno.ENOENT
+                    self._fail(path, error.errno)
                     return None
                 continue
             except OSError as error:
                 if entered and error.errno in (errno.ENOTDIR, errno.ELOOP):
                     break  # no folder, which hides what is further down
-                self.failed[path] = error.errno or errno.EIO
+                self._fail(path, error.errno)
                 for one in entered:
                     self._layers[one].leave()
                 return None
@@ -171,4 +177,4 @@ class _Walk:
             finally:
                 os.close(handle)
         except OSError as error:
-            self.failed[path] = error.errno or errno.EIO
+            self._fail(path, error.errno)

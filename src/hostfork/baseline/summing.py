@@ -7,7 +7,6 @@ compare with. No lock is held meanwhile: the generation is said to be read, and 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 import time
@@ -60,10 +59,11 @@ def standing(line: Line, patience: float | None = None) -> Iterator[tuple[Genera
         yield tuple(found)
 
 
-def check(generation: Generation, known: Known, processes: int, told: Told | None = None) -> Checked:
+def check(generation: Generation, known: Known | None, processes: int, told: Told | None = None) -> Checked:
     """Read all of a generation and compare it with its sums; without any they are written. It must hold still.
 
-    What is `known` is not read again; what was read is known afterwards. Raises OSError.
+    What is `known` is not read again, and what was read is known afterwards: for one line's generations in turn.
+    Raises OSError.
     """
     try:
         before: Sums | None = sums.read(generation.file(SUMS))
@@ -71,14 +71,14 @@ def check(generation: Generation, known: Known, processes: int, told: Told | Non
         before = None
     except DamagedSumsError:
         return Checked(0, 0, False, (Damage("", Fault.SUMS),))
-    of = (None, None) if before is None else _total(before)
+    of = (None, None) if before is None or told is None else _total(before)
     tell = None if told is None else lambda files, done: told(files, done, *of)
-    now, failed = sums_of(generation.lowers, known, processes, tell)
+    now, failed = sums_of(generation.lowers, known or {}, processes, tell, strict=before is None)
     total = _total(now)
-    known.update(sums.known_of(now))
+    if known is not None:
+        known.update(sums.known_of(now))
     if before is not None:
         return Checked(*total, False, tuple(sums.compared(before, now, failed)))
-    _raise_first(failed)
     sums.write(generation, now)
     return Checked(*total, True, ())
 
@@ -88,8 +88,7 @@ def record(generation: Generation) -> None:
 
     Raises OSError.
     """
-    now, failed = sums_of(generation.lowers, sums.known(generation), processes=1)
-    _raise_first(failed)
+    now, _ = sums_of(generation.lowers, sums.known(generation), processes=1, strict=True)
     sums.write(generation, now)
 
 
@@ -144,11 +143,6 @@ def _alone(pool: str) -> Iterator[bool]:
             yield True
     finally:
         os.close(opened)
-
-
-def _raise_first(failed: dict[bytes, int]) -> None:
-    for path, number in failed.items():
-        raise OSError(number or errno.EIO, os.strerror(number or errno.EIO), os.fsdecode(path))
 
 
 def _total(known: Sums) -> tuple[int, int]:

@@ -83,11 +83,12 @@ def verify(name: str, told: Told | None = None) -> Verified:
 
 def _verified(line: Line, tree: Tree, told: Told | None) -> tuple[Checked, list[Damage]]:
     """What the newest generation of a line holds, and what of any of them is damaged."""
-    path, known, damaged = tree.path or "", Known(), list[Damage]()
+    path, damaged = tree.path or "", list[Damage]()
     at = path or line.name
     newest: Checked | None = None
     try:
         with standing(line) as generations:
+            known: Known | None = {} if len(generations) > 1 else None
             for generation in generations:
                 one = check(generation, known, _processes(), _telling(told, at))
                 newest = newest or one
@@ -96,10 +97,13 @@ def _verified(line: Line, tree: Tree, told: Told | None) -> tuple[Checked, list[
                     mark_damaged(generation)
                     damaged += (_placed(damage, path, generation) for damage in one.damage)
     except OSError as error:
+        if not os.path.isdir(line.path):
+            raise _gone(line.name) from error
         raise StorageError(
             Code.STORAGE_FAILED, f"the baseline of {at} cannot be read", step="verify",
-            path=os.path.join(line.path, os.fsdecode(error.filename or "")), errno=error.errno,
-            hint="hostfork baseline verify tries again",
+            path=os.path.join(at, os.fsdecode(error.filename or "")), errno=error.errno,
+            hint="a user reads what they closed to themselves by a user namespace: hostfork doctor"
+            if isinstance(error, PermissionError) else "hostfork baseline verify tries again",
         ) from error  # fmt: skip
     if newest is None:
         raise _gone(line.name)
