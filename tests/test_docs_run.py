@@ -20,7 +20,7 @@ from test_docs import FENCE, ROOT
 RUN = ["README.md"]
 RUN += [
     f"docs/{name}.md"
-    for name in ("guide", "agents", "untrusted", "experiments", "mechanisms", "limits", "tools", "space")
+    for name in ("guide", "agents", "untrusted", "experiments", "mechanisms", "limits", "tools", "space", "baselines")
 ]
 COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n?", re.MULTILINE)
 END = "=== end of output ==="
