@@ -1,5 +1,6 @@
 """Forks of baselines on disks that share blocks: as overlays and as writable snapshots, of snapshots and of clones."""
 
+import fcntl
 import json
 import os
 import signal
@@ -103,11 +104,10 @@ def test_a_writable_snapshot(hostfork: Run, place: Place) -> None:
 def test_an_overlay_is_the_default_once_it_is_known_to_show_all(hostfork: Run, place: Place) -> None:
     place.create(hostfork)
     if "/own/" in place.project:
-        first = place.plan(hostfork)
-        assert first["mechanism"] in ("btrfs", "overlay")
         place.looked_up(hostfork)
     found = place.plan(hostfork)
     assert found["mechanism"] == "overlay"
+    assert place.plan(hostfork, "--require", "folder-rename")["mechanism"] == "btrfs"
     assert found["offer"]["unique_inodes"]
     done = place.run(
         hostfork, "--name", "two", "--", "sh", "-c", "echo x >>a; mkdir new; stat -c %d:%i a b src new", check=0
@@ -119,6 +119,24 @@ def test_an_overlay_is_the_default_once_it_is_known_to_show_all(hostfork: Run, p
     hostfork(place.person, "baseline", "remove", "mono", check=0)
     hostfork(place.person, "recover", check=0)
     assert [name for name in subvolumes(place.disk) if "/pool/" in name] == []
+
+
+def test_until_that_is_known_forks_are_writable_snapshots(hostfork: Run, btrfs_disk: Disk, person: Person) -> None:
+    place = Place(btrfs_disk, person, own=True)
+    place.create(hostfork)
+    place.looked_up(hostfork)
+    (generation,) = Path(place.pool).glob("baseline/mono.0/g*")
+    os.unlink(generation / "fit")
+    with open(generation / "looking", "w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_EX)
+        found = place.plan(hostfork)
+        assert found["mechanism"] == "btrfs"
+        assert "still being looked up" in json.dumps(found["refused"])
+        assert place.run(hostfork, "--", "cat", "a", check=0).stdout == FILES["a"]
+    place.plan(hostfork)  # nobody is at it: it is begun again
+    place.looked_up(hostfork)
+    assert place.plan(hostfork)["mechanism"] == "overlay"
+    hostfork(person, "baseline", "remove", "mono", check=0)
 
 
 @pytest.mark.parametrize("make", ["mknod x c 0 0", "setfattr -n user.overlay.opaque -v y src"])

@@ -27,9 +27,12 @@ from hostfork.policy.rules import Rule
 from hostfork.storage.choose import Choice, choose
 from hostfork.storage.contract import Source
 from hostfork.values import replace
-from hostfork.vocabulary import Access, Mechanism, Prefer
+from hostfork.vocabulary import Access, Mechanism, Prefer, Require
 from hostfork.workload import launch
 from hostfork.workload.watch import SignalSource
+
+_NATIVE = frozenset({Require.FOLDER_RENAME, Require.HARD_LINKS, Require.NATIVE_WATCHERS})
+"""What no overlay keeps, and a writable snapshot does."""
 
 
 def run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | None) -> Outcome:
@@ -86,7 +89,9 @@ def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
         baselines.check_pool(base, facts.pool)
     wanted = [(rule, source) for rule, source in sources(policy, facts) if rule.access is Access.PRIVATE]
     # Many forks of one baseline run side by side: they share its memory where nothing else was asked for.
-    of_base = Prefer.MEMORY if request.rules.prefer is None else policy.prefer
+    of_base = Prefer.NATIVE if _NATIVE.intersection(policy.requires) else Prefer.MEMORY
+    if request.rules.prefer is not None:
+        of_base = policy.prefer
     choices = {
         source.path: _choose(
             rule, source, facts.pool, policy.prefer if rule.line is None else of_base, request.relocated
