@@ -33,6 +33,7 @@ _HEAD = ("NAME", "STATE", "AGE", "FORKS", "SPACE", "FOLDERS")
     Example("hostfork baseline list", "What is kept, and how many forks lie over it."),
     manual=Manual(
         about=(
+            "ACTION is one of create, refresh, list, show, verify and remove.",
             "A baseline is a retained, immutable tree, or several. Forks of it (`run --base NAME`) start in a moment "
             "whatever its size, share its page cache, and hold only what they change. It is kept until it is removed.",
             "`create NAME --from PATH…` takes folders as they are now; `--git` a checkout with its history, by the git "
@@ -41,8 +42,8 @@ _HEAD = ("NAME", "STATE", "AGE", "FORKS", "SPACE", "FOLDERS")
             "or in `run`. A repository of which there is a baseline already begins as that one. `refresh NAME` brings "
             "it up to date and stores what changed: forks over it still show what they showed, new ones the new state. "
             "`remove NAME…` refuses while forks lie over it and says which. `list` and `show` tell what there is.",
-            "`verify [NAME]…` reads all of the named ones, or of all, and compares it with the BLAKE3 sums that were made "
-            "in the background after each `create` and `refresh`; where there are none yet it makes them and says so. "
+            "`verify [NAME]…` reads all of the named ones, or of all, and compares it with the BLAKE3 sums that were "
+            "made in the background after each `create` and `refresh`; where there are none yet it makes them and says so. "
             "Each path that is not what it was is named, and the status is 1. No fork starts from a damaged one; "
             "`refresh` takes it anew. A damaged `auto-…` is removed, or taken anew by the next run if forks use it.",
             "`--private PATH` keeps a baseline of PATH by itself where copying takes longer than half a second; those "
@@ -53,7 +54,7 @@ _HEAD = ("NAME", "STATE", "AGE", "FORKS", "SPACE", "FOLDERS")
         see=("run", "usage", "gc"),
     ),
 )
-@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("action", type=click.Choice(ACTIONS), metavar="ACTION")
 @click.argument("name", nargs=-1, metavar="[NAME]…", shell_complete=candidates.baselines)
 @click.option(
     "--from",
