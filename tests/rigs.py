@@ -583,6 +583,15 @@ def write_files(root: str, files: Mapping[str, str]) -> None:
             os.chmod(path, 0o755)
 
 
+def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
+    """Wait for something that comes, or fail."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise AssertionError("it did not happen")
+        time.sleep(0.005)
+
+
 def make_project(person: Person, parent: str, files: Mapping[str, str]) -> str:
     """A new folder `proj` of the person's in `parent` that holds these files."""
     folder = os.path.join(parent, "proj")

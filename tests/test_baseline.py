@@ -6,12 +6,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import rigs
 from collect_rig import CONTENTS, NAMES, VERBS, act
 from hostfork.baseline import current as making
 from hostfork.baseline.current import current
@@ -178,7 +178,9 @@ def test_what_is_being_written_is_never_stored_torn(ext4_disk: Disk, user: Perso
     )
     with user.popen([sys.executable, "-c", program, f"{source}/x/big"]) as writer:
         try:
-            until(lambda: os.path.exists(f"{source}/x/big") and os.stat(f"{source}/x/big").st_size == 60_000_000)
+            rigs.wait_until(
+                lambda: os.path.exists(f"{source}/x/big") and os.stat(f"{source}/x/big").st_size == 60_000_000
+            )
             with pytest.raises(StorageError) as refused:
                 user.call(STORAGE.prepare, "b", Source(source), pool)
         finally:
@@ -187,13 +189,6 @@ def test_what_is_being_written_is_never_stored_torn(ext4_disk: Disk, user: Perso
     assert any(f"{source}/x/big" in line for line in refused.value.details)
     assert sorted(seen(user, "a", pool)) == sorted([b"", b"d", b"d/e", b"d/e/f", b"d/e/f/one", b"d/g", b"d/g/one",
                                                     b"d/two", b"x", b"x/one"])  # fmt: skip
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def make_whiteout(source: str) -> None:

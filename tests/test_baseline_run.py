@@ -336,3 +336,25 @@ def test_another_pool(hostfork: Run, person: Person, project: str, xfs_disk: Dis
     hostfork(person, "recover", check=0)
     assert os.listdir(f"{pool}/baseline") == ["mono.0"]
     hostfork(person, "baseline", "remove", "mono", check=0)
+
+
+def test_a_base_that_was_not_on_disk_is_never_patched_against(hostfork: Run, person: Person, project: str) -> None:
+    """After a crash of the machine: what the fork changed comes out, and what it held at first does not."""
+    hostfork(
+        person, "run", "--name", "one", "--private", f"{project}:overlay", "--", "sh", "-c", f"echo x >>{project}/a"
+    )
+    (line,) = lines_of(person)
+    folder = Path(f"{person.state}/pool/baseline/{line}")
+    rigs.wait_until(lambda: list(folder.glob("g*/durable")))
+    assert "+x" in hostfork(person, "diff", "one", "--patch", check=0).stdout
+    for generation in folder.glob("g[0-9]*"):
+        os.unlink(generation / "durable")
+        facts = json.loads((generation / "facts").read_text())
+        (generation / "facts").write_text(json.dumps(facts | {"boot": "another"}))
+    for arguments in (("diff", "one", "--patch"), ("export", "one", f"{person.home}/out")):
+        done = hostfork(person, *arguments, check=125)
+        assert "code fork.lost" in done.stderr
+    hostfork(person, "export", "one", f"{person.home}/out", "--changes-only", check=0)
+    assert Path(f"{person.home}/out/a").read_text() == FILES["a"] + "x\n"
+    hostfork(person, "run", "--rm", "--private", f"{project}:overlay", "--", "true", check=0)  # taken anew
+    hostfork(person, "discard", "one", "--yes", check=0)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -188,7 +187,7 @@ def orphan(person, project, mode="", extra=(), group=True, name="one"):
     )  # fmt: skip
     wait_for(mark)
     path = Path(person.state, f"forks/{name}/record.json")
-    wait_until(lambda: json.loads(path.read_text())["activity"] == "running")
+    rigs.wait_until(lambda: json.loads(path.read_text())["activity"] == "running")
     record = json.loads(path.read_text())
     os.kill(record["keeper"]["pid"], signal.SIGSTOP)
     owner.kill()
@@ -196,20 +195,13 @@ def orphan(person, project, mode="", extra=(), group=True, name="one"):
     os.kill(record["keeper"]["pid"], signal.SIGKILL)
     if group:
         os.kill(record["command_process"]["pid"], signal.SIGKILL)
-        wait_until(lambda: not os.path.exists(f"/proc/{record['command_process']['pid']}/ns/mnt"))
+        rigs.wait_until(lambda: not os.path.exists(f"/proc/{record['command_process']['pid']}/ns/mnt"))
     os.unlink(mark)
     return record
 
 
 def wait_for(path, seconds=30):
-    wait_until(lambda: os.path.exists(path), seconds)
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
+    rigs.wait_until(lambda: os.path.exists(path), seconds)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -285,7 +277,7 @@ def test_a_broken_record_of_a_living_fork(hostfork, person, project):
     with person.popen(command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == b"ready\n"
         record = Path(person.state, "forks/one/record.json")
-        wait_until(lambda: json.loads(record.read_text())["activity"] == "running")
+        rigs.wait_until(lambda: json.loads(record.read_text())["activity"] == "running")
         record.write_text("{")
         assert "broken" in hostfork(person, "list", check=0).stdout
         assert hostfork(person, "recover", check=0).stdout == ""
@@ -533,7 +525,7 @@ def test_no_room_to_begin_with(hostfork, person, project, ext4_disk, make_disk, 
     assert "No space left" in lines
     assert not os.path.exists(f"{project}.ran")
     # What takes longer than a moment is erased in the background.
-    wait_until(lambda: not [files for kind in os.scandir(pool) for _, _, files in os.walk(kind) if files])
+    rigs.wait_until(lambda: not [files for kind in os.scandir(pool) for _, _, files in os.walk(kind) if files])
     assert [files for _, _, files in os.walk(f"{small}/hostfork") if files] == []
 
 

@@ -74,7 +74,7 @@ def test_a_kill_in_the_middle_of_a_large_copy(hostfork, person, project):
     for delay in (0, 0.01, 0.02, 0.04, 0.08):
         command = [PROGRAM, "run", "-q", "--private", project + ":copy", "--", "true"]
         owner = person.popen(command, cwd=project)
-        wait_until(lambda: list(Path(person.state).glob("pool/copy/new-*/tree/d/file*")))
+        rigs.wait_until(lambda: list(Path(person.state).glob("pool/copy/new-*/tree/d/file*")))
         time.sleep(delay)
         owner.kill()
         owner.wait()
@@ -138,7 +138,7 @@ def start(person, project, script, *, mode="", name="one", extra=()):
     owner = person.popen(command, cwd=project, start_new_session=True, stdout=subprocess.PIPE)
     assert owner.stdout.readline() == b"ready\n"
     path = Path(person.state, f"forks/{name}/record.json")
-    wait_until(lambda: json.loads(path.read_text())["activity"] == "running")
+    rigs.wait_until(lambda: json.loads(path.read_text())["activity"] == "running")
     return owner, json.loads(path.read_text())
 
 
@@ -146,13 +146,6 @@ def ended(owner):
     """Wait for it alone: what it left running may hold its end of the pipe."""
     owner.wait(60)
     owner.stdout.close()
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 def lives(pid):
@@ -181,7 +174,7 @@ def test_the_owner_is_killed(hostfork, person, project, who):
     inside = [record["command_process"]["pid"], *rigs.pids_below(record["cgroup"])]
     assert len(inside) > 2
     os.kill(owner.pid, signal.SIGKILL) if who == "owner" else os.killpg(owner.pid, signal.SIGKILL)
-    wait_until(lambda: not any(map(lives, [*inside, record["keeper"]["pid"]])))
+    rigs.wait_until(lambda: not any(map(lives, [*inside, record["keeper"]["pid"]])))
     ended(owner)
     journal = Path(person.state, "forks/one/journal.jsonl").read_text().splitlines()
     assert json.loads(journal[-1])["event"] == "ended-without-owner"
@@ -194,10 +187,10 @@ def test_the_status_is_known_although_the_owner_died(hostfork, person, project):
     """The keeper saw the command's end before it saw the owner's."""
     owner, record = start(person, project, "echo x >new; echo ready; sleep 0.3; exit 7")
     os.kill(owner.pid, signal.SIGSTOP)
-    wait_until(lambda: not lives(record["command_process"]["pid"]))
+    rigs.wait_until(lambda: not lives(record["command_process"]["pid"]))
     owner.kill()
     ended(owner)
-    wait_until(lambda: not lives(record["keeper"]["pid"]))
+    rigs.wait_until(lambda: not lives(record["keeper"]["pid"]))
     journal = Path(person.state, "forks/one/journal.jsonl").read_text()
     hostfork(person, "recover", check=0)
     shown = json.loads(hostfork(person, "show", "one", "--json", check=0).stdout)
@@ -244,7 +237,7 @@ def elsewhere(person):
     path = os.path.join(person.cgroup, "elsewhere")
     person.call(os.mkdir, path)
     yield path
-    wait_until(lambda: not rigs.pids_below(path))
+    rigs.wait_until(lambda: not rigs.pids_below(path))
     os.rmdir(path)
 
 
@@ -305,9 +298,9 @@ def test_a_process_forked_by_the_owner_holds_nothing_up(hostfork, person, projec
     owner = person.popen([sys.executable, "-c", SIBLING, project, script], stdout=subprocess.PIPE)
     if killed:
         path = Path(person.state, "forks/one/record.json")
-        wait_until(lambda: path.exists() and json.loads(path.read_text())["activity"] == "running")
+        rigs.wait_until(lambda: path.exists() and json.loads(path.read_text())["activity"] == "running")
         siblings = Path(f"/proc/{owner.pid}/task/{owner.pid}/children")
-        wait_until(lambda: len(siblings.read_text().split()) == 2)
+        rigs.wait_until(lambda: len(siblings.read_text().split()) == 2)
         owner.kill()
         owner.wait()
         assert "1 change is kept" in hostfork(person, "recover", check=0).stdout

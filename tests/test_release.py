@@ -70,13 +70,6 @@ def erasers(pool):
     return found
 
 
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
-
-
 @contextlib.contextmanager
 def held(path):
     """Nobody can erase the storage at `path`, wherever it is moved, until the end."""
@@ -99,7 +92,7 @@ def listed(hostfork, person):
 
 def gone(person):
     """All of it is erased and nobody is at it any more."""
-    wait_until(lambda: not waiting(pool_of(person)) and not erasers(pool_of(person)))
+    rigs.wait_until(lambda: not waiting(pool_of(person)) and not erasers(pool_of(person)))
 
 
 # --- a run and a discard ----------------------------------------------------------------------------------------------
@@ -139,7 +132,7 @@ def test_a_large_fork_is_off_the_list_and_erased_by_nobodys_child(leaves_nothing
         found = json.loads(Path(result).read_text())
         assert (found["released"], found["leftovers"], found["reclaiming"]) == (True, [], True)
         assert listed(hostfork, person)["forks"] == []
-        wait_until(lambda: reclaim.is_active(pool_of(person)))
+        rigs.wait_until(lambda: reclaim.is_active(pool_of(person)))
         (pid,) = erasers(pool_of(person))
         opened = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
         inside = [path for path in opened if path != "/dev/null"]
@@ -162,7 +155,7 @@ def test_what_waits_is_listed_and_the_name_is_free(leaves_nothing, hostfork, per
     keep(hostfork, person, large)
     with held(f"{pool_of(person)}/copy/one.0"):
         done = hostfork(person, "discard", "one", "--yes", check=0)
-        wait_until(lambda: reclaim.is_active(pool_of(person)))
+        rigs.wait_until(lambda: reclaim.is_active(pool_of(person)))
         assert done.stdout.startswith("discarded one")
         (one,) = listed(hostfork, person)["reclaiming"]
         assert one == {
@@ -177,7 +170,7 @@ def test_what_waits_is_listed_and_the_name_is_free(leaves_nothing, hostfork, per
             assert names[0] == "rm-one.0"
             assert names[1].startswith("rm-one.0~")
         assert len(erasers(pool_of(person))) <= 2
-        wait_until(lambda: len(erasers(pool_of(person))) == 1)  # the others saw that one is at it
+        rigs.wait_until(lambda: len(erasers(pool_of(person))) == 1)  # the others saw that one is at it
     gone(person)
     assert hostfork(person, "list", check=0).stdout == ""
 
@@ -221,10 +214,10 @@ def test_scratch_of_a_kept_fork_goes_in_the_background_too(leaves_nothing, hostf
 @pytest.mark.parametrize("how", ["run", "recover", "discard"])
 def test_what_a_killed_eraser_left_is_erased_by_the_next(leaves_nothing, hostfork, person, large, how):
     with run_held(person, large):
-        wait_until(lambda: reclaim.is_active(pool_of(person)))
+        rigs.wait_until(lambda: reclaim.is_active(pool_of(person)))
         (pid,) = erasers(pool_of(person))
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not erasers(pool_of(person)))
+        rigs.wait_until(lambda: not erasers(pool_of(person)))
         assert "reclaiming" in (said := hostfork(person, "list", check=0).stdout)
         assert "hostfork recover" in said
         assert not listed(hostfork, person)["reclaiming"][0]["active"]
@@ -248,13 +241,13 @@ def test_kills_at_any_moment_of_an_erasure(leaves_nothing, person, large, ext4_d
     left, kills = [], 0
     while waiting(pool):
         person.call(reclaim.start, (pool,))
-        wait_until(lambda: erasers(pool) or not waiting(pool))
+        rigs.wait_until(lambda: erasers(pool) or not waiting(pool))
         time.sleep(choice.random() * 0.12)
         for pid in erasers(pool):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 kills += 1
-        wait_until(lambda: not erasers(pool))
+        rigs.wait_until(lambda: not erasers(pool))
         left.append(sum(len(files) for _, _, files in os.walk(pool)))
         assert len(left) < 200
     assert left == sorted(left, reverse=True)
@@ -268,12 +261,12 @@ def test_one_at_a_time_in_a_pool(leaves_nothing, person, large, ext4_disk):
     person.call(storage.set_aside, "k.0", pool)
     with held(f"{pool}/copy/rm-k.0"):
         person.call(reclaim.start, (pool,))
-        wait_until(lambda: reclaim.is_active(pool))
+        rigs.wait_until(lambda: reclaim.is_active(pool))
         (first,) = erasers(pool)
         for _ in range(3):
             person.call(reclaim.start, (pool,))
-        wait_until(lambda: erasers(pool) == [first])
-    wait_until(lambda: not erasers(pool))
+        rigs.wait_until(lambda: erasers(pool) == [first])
+    rigs.wait_until(lambda: not erasers(pool))
     assert waiting(pool) == []
 
 
@@ -285,9 +278,9 @@ def test_what_comes_as_the_eraser_ends_is_not_left(leaves_nothing, person, proje
     person.call(storage.set_aside, "k.0", pool)
     with held(f"{pool}/copy/rm-k.0"):
         person.call(reclaim.start, (pool,))
-        wait_until(lambda: reclaim.is_active(pool))
+        rigs.wait_until(lambda: reclaim.is_active(pool))
         person.call(storage.set_aside, "k.1", pool)
-    wait_until(lambda: not erasers(pool))
+    rigs.wait_until(lambda: not erasers(pool))
     assert waiting(pool) == []
 
 
@@ -301,7 +294,7 @@ def test_what_others_are_just_at_is_left_to_them(leaves_nothing, person, large, 
     assert erasers(pool) == []
     monkeypatch.setattr(reclaim, "OLD", -1.0)
     person.call(reclaim.erase_soon, pool, ())
-    wait_until(lambda: not waiting(pool) and not erasers(pool))
+    rigs.wait_until(lambda: not waiting(pool) and not erasers(pool))
 
 
 # --- what cannot be erased --------------------------------------------------------------------------------------------
@@ -431,7 +424,7 @@ def test_what_a_killed_export_left_is_removed(leaves_nothing, hostfork, person, 
     hostfork(person, "run", "-q", "--name", "one", *command, cwd=project, check=0)
     above = ext4_disk.folder(person)
     owner = person.popen([PROGRAM, "export", "one", f"{above}/out", *filter(None, [form])])
-    wait_until(lambda: list(Path(above).glob(".hostfork-export-*/d/*")))
+    rigs.wait_until(lambda: list(Path(above).glob(".hostfork-export-*/d/*")))
     owner.send_signal(signal.SIGSTOP)
     assert len(os.listdir(f"{person.state}/stages")) == 1
     hostfork(person, "recover", check=0)
@@ -466,7 +459,7 @@ def test_a_long_copy_is_counted_beside_it(leaves_nothing, person, project, monke
         offer = Offer(StorageKind.COPY, Guarantees(Guarantee.INDEPENDENT), "", None if copies else 0, None)
         told = []
         progress = prepare._Progress(record, offer, told.append)
-        wait_until(lambda: progress(1, 7) or told[-1].files_total is not None)
+        rigs.wait_until(lambda: progress(1, 7) or told[-1].files_total is not None)
         progress.end()
         progress.end()
         with pytest.raises(ChildProcessError):

@@ -20,7 +20,7 @@ from hostfork.lifecycle.store import ForkFolder, as_fork_error
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Content, Delta, FullTree, Layer
 from hostfork.values import replace
-from hostfork.vocabulary import Access, BaseContent, ChangeKind, EntryKind, SourceChanged
+from hostfork.vocabulary import Access, BaseContent, ChangeKind, EntryKind, SourceChanged, StorageKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,13 +67,33 @@ def base_of(fork: ForkFolder, path: PathRecord) -> StatManifest | None:
     return StatManifest.load(file) if os.path.exists(file) else None
 
 
-def base_side(fork: ForkFolder, path: PathRecord, content: Content) -> tuple[Base, StatManifest | None]:
-    """Where the base's content is read, and what tells whether it still is the base; None where it is kept."""
+def base_side(
+    fork: ForkFolder, pool: str, path: PathRecord, content: Content
+) -> tuple[Base, StatManifest | None]:
+    """Where the base's content is read, and what tells whether it still is the base; None where it is kept.
+
+    Raises ForkError `fork.lost` where a baseline is kept and not what it was.
+    """
+    if path.storage is StorageKind.RETAINED:
+        _check_whole(fork.name, pool, path)
     if isinstance(content, FullTree) and content.base is not None:
         return content.base, None
     if isinstance(content, Layer) and path.base_content is BaseContent.KEPT:
         return content.lowers, None
     return path.path, base_of(fork, path)
+
+
+def _check_whole(name: str, pool: str, path: PathRecord) -> None:
+    from hostfork.baseline.current import is_whole
+    from hostfork.storage.retained import generation_of
+
+    generation = generation_of(path.key, pool)
+    if not is_whole(generation):
+        raise ForkError(
+            Code.FORK_LOST, f"what {path.written} held at first is not what it was", path=generation.path,
+            details=("its baseline is damaged, or was not on disk yet when the machine went down",),
+            hint=f"hostfork export {name} DEST --changes-only writes what the fork changed",
+        )  # fmt: skip
 
 
 def find_changes(fork: ForkFolder, record: Record, path: PathRecord) -> Changeset:

@@ -53,7 +53,7 @@ def export_tar(fork: ForkFolder, record: Record, changeset: Changeset, file: Bin
     parts = []
     for path in paths:
         content = changes.content_of(record, path)
-        base, manifest = _whole_base(fork, path, content)
+        base, manifest = _whole_base(fork, record.pool, path, content)
         parts.append(
             collect.Part(
                 base,
@@ -77,7 +77,7 @@ def _one(
     with stages.named(Store(state_folder()), destination) as stage:
         if form is ExportForm.CHANGES_ONLY:
             return collect.export_changes(delta, part, path.path, destination, stage=stage)
-        base, manifest = _whole_base(fork, path, content)
+        base, manifest = _whole_base(fork, record.pool, path, content)
         whole = isinstance(content, FullTree)
         return collect.export_tree(base, delta, part, path.path, path.omit, destination, whole, manifest, stage=stage)
 
@@ -89,15 +89,15 @@ def whole_tree(fork: ForkFolder, record: Record, path: PathRecord, changeset: Ch
     """
     content = changes.content_of(record, path)
     part, delta = changes.part_of(changeset, path), changes.delta_of(content)
-    base, manifest = _whole_base(fork, path, content)
+    base, manifest = _whole_base(fork, record.pool, path, content)
     whole = isinstance(content, FullTree)
     return collect.export_tree(base, delta, part, path.path, path.omit, tree, whole, manifest, special=True)
 
 
-def _whole_base(fork: ForkFolder, path: PathRecord, content: Content) -> tuple[Base, StatManifest | None]:
+def _whole_base(fork: ForkFolder, pool: str, path: PathRecord, content: Content) -> tuple[Base, StatManifest | None]:
     """Where the base is, and the manifest that lists all of it. Of a live fork only the changed paths are known: the
     rest shows through."""
-    base, manifest = changes.base_side(fork, path, content)
+    base, manifest = changes.base_side(fork, pool, path, content)
     return base, None if isinstance(content, Layer) else manifest
 
 

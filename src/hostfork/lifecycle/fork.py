@@ -235,7 +235,7 @@ class Fork:
     def _sides(self, path: PathRecord) -> tuple[Base, str, StatManifest | None]:
         """Where the base's and the present content are read, and what tells whether that base is still one."""
         content = changes.content_of(self.record, path)
-        base, manifest = changes.base_side(self._folder, path, content)
+        base, manifest = changes.base_side(self._folder, self.record.pool, path, content)
         return base, changes.delta_of(content), manifest
 
 

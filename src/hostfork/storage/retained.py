@@ -151,13 +151,10 @@ def users_of(line: Line) -> tuple[str, ...]:
     return tuple(found)
 
 
-def base_of(key: str, pool: str) -> str | None:
-    """The name of the line that a key lies over; None where it is gone."""
-    try:
-        text = os.readlink(os.path.join(Keys(pool, StorageKind.RETAINED.value).path(key), _BASE))
-    except OSError:
-        return None
-    return os.path.basename(os.path.dirname(text))
+def generation_of(key: str, pool: str) -> Generation:
+    """The generation that a key lies over, which may be gone. Raises OSError where the key is."""
+    path = Keys(pool, StorageKind.RETAINED.value).path(key)
+    return Generation(os.path.normpath(os.path.join(path, os.readlink(os.path.join(path, _BASE)))))
 
 
 def _said(source: Source, pool: str) -> str:
@@ -187,7 +184,7 @@ def _unfit(source: Source, pool: str) -> Refusal | None:
 def _lowers(path: str, key: str) -> tuple[str, ...]:
     base = os.path.join(path, _BASE)
     try:
-        lowers = Generation(os.path.normpath(os.path.join(path, os.readlink(base)))).lowers
+        lowers = generation_of(key, os.path.dirname(os.path.dirname(path))).lowers
         for lower in lowers:
             os.lstat(lower)
     except OSError as error:
