@@ -98,6 +98,7 @@ def write(generation: Generation, sums: Sums) -> None:
 
     rows = b"".join([_ROW.pack(*one) for one in sums.values()])
     body = b"".join((_COUNT.pack(len(sums)), rows, *(path + b"\0" for path in sums)))
+    _sweep(generation)
     fresh = generation.file(f"{SUMS}.{os.getpid()}")
     try:
         with open(fresh, "wb") as file:
@@ -115,6 +116,15 @@ def write(generation: Generation, sums: Sums) -> None:
     with contextlib.suppress(FileExistsError):  # another process is at it: its are as good
         os.link(generation.file(SUMS), newest)
         os.rename(newest, os.path.join(generation.line, SUMS))
+
+
+def _sweep(generation: Generation) -> None:
+    """Remove what a process that was killed began to write."""
+    for name in os.listdir(generation.path):
+        _, dot, number = name.partition(f"{SUMS}.")
+        if dot and not os.path.exists(f"/proc/{number}"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(generation.file(name))
 
 
 def read(path: str) -> Sums:
