@@ -141,7 +141,8 @@ def main(arguments: Sequence[str]) -> int:
             good = good and max(small[0], large[0]) <= BAR and least[1] / least[0] <= EQUAL
             print(
                 f"{place.kind:<6} {prefer:<7} prepare {small[0]:5.1f}, {large[0]:5.1f} ms, "
-                f"least {least[0]:4.1f}, {least[1]:4.1f}     whole {small[1]:4.0f}, {large[1]:4.0f} ms     bar {BAR:.0f} ms, {EQUAL} x"
+                f"least {least[0]:4.1f}, {least[1]:4.1f}     whole {small[1]:4.0f}, {large[1]:4.0f} ms     "
+                f"bar {BAR:.0f} ms, {EQUAL} x"
             )
     return 0 if good else 1
 
