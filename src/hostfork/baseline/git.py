@@ -224,7 +224,7 @@ class _Git:
 
     def refuse(self, sentence: str, said: str = "") -> NoReturn:
         """Raise the error, with git's own words."""
-        lines = [line for line in said.splitlines() if line.strip()]
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
         raise BaselineError(
             Code.BASELINE_ORIGIN, sentence, step="git", details=tuple(lines[-_LINES:]), hint=_hint(said, self.place)
         )

@@ -43,7 +43,8 @@ _HEAD = ("NAME", "STATE", "AGE", "FORKS", "SPACE", "FOLDERS")
             "it up to date and stores what changed: forks over it still show what they showed, new ones the new state. "
             "`remove NAME…` refuses while forks lie over it and says which. `list` and `show` tell what there is.",
             "`verify [NAME]…` reads all of the named ones, or of all, and compares it with the BLAKE3 sums that were "
-            "made in the background after each `create` and `refresh`; where there are none yet it makes them and says so. "
+            "made in the background after each `create` and `refresh`; where there are none yet it makes them and says "
+            "so. "
             "Each path that is not what it was is named, and the status is 1. No fork starts from a damaged one; "
             "`refresh` takes it anew. A damaged `auto-…` is removed, or taken anew by the next run if forks use it.",
             "`--private PATH` keeps a baseline of PATH by itself where copying takes longer than half a second; those "
