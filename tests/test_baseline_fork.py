@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +252,29 @@ def test_mounts_of_any_kind(hostfork: Run, root: Person, tmpfs_disk: Disk) -> No
             subprocess.run(["umount", f"{folder}/bound"], check=True)
     finally:
         subprocess.run(["umount", f"{folder}/over"], check=True)
+
+
+@pytest.fixture
+def fuse(root: Person, person: Person, ext4_disk: Disk) -> Iterator[str]:
+    """Where a FUSE filesystem with the file `hello` is mounted, which shows one time for all."""
+    place = ext4_disk.folder(person, "fuse")
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fuse_rig.py")
+    command = [sys.executable, program, place, str(person.uid), str(person.gid)]
+    with root.popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        if server.stdout.readline() != "up\n":
+            raise rigs.Missing("no FUSE here")
+        try:
+            yield place
+        finally:
+            subprocess.run(["umount", place], check=True)
+
+
+def test_a_filesystem_in_user_space(hostfork: Run, person: Person, fuse: str) -> None:
+    """Taken, and read again by a refresh; without a stamp that could tell."""
+    hostfork(person, "baseline", "create", "x", "--from", fuse, check=0)
+    assert document(hostfork, person, "refresh", "x")["files_copied"] == 0
+    place = f"{person.home}/place"
+    person.call(os.mkdir, place)
+    done = hostfork(person, "run", "--base", "x", "--at", place, "--", "cat", f"{place}/hello", check=0)
+    assert done.stdout == "from a fuse filesystem\n"
