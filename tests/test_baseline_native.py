@@ -71,7 +71,7 @@ def test_a_writable_snapshot(hostfork: Run, place: Place) -> None:
     assert made["bytes_copied"] == 0
     before = subvolumes(place.disk)
     file = f"{place.person.home}/result.json"
-    script = "mv src moved; ln a c; echo x >>c; rm b"
+    script = f"mv src moved; ln a c; echo x >>c; rm b; {BTRFS} -q subvolume create sub; echo s >sub/file"
     done = place.run(
         hostfork, "--prefer", "native", "--name", "one", "--result", file, "--", "sh", "-c", script, check=0
     )

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from hostfork.baseline.current import Facts, current
+from hostfork.errors import Code, StorageError
 from hostfork.storage import lines, reclaim
-from hostfork.storage.contract import Source
+from hostfork.storage.btrfs import Btrfs
+from hostfork.storage.contract import Prepared, Refusal, Source
 from hostfork.storage.lines import Line
 from hostfork.vocabulary import StorageKind, Stored
 from rigs import Disk, Person, find_program
@@ -116,6 +118,50 @@ def test_a_tree_in_a_subvolume_is_read_only(btrfs_disk: Disk, person: Person) ->
     assert top is not None
     with pytest.raises(OSError, match="Read-only"):
         person.call(write, f"{top.lowers[0]}/x/one", b"z")
+
+
+def fork_of(source: str, pool: str, key: str) -> Prepared:
+    """A writable snapshot of the baseline, which is made equal to the source first."""
+    with current(Source(source), pool) as done:
+        return Btrfs().prepare(key, Source(source, omit=("plain",), retained=done.generation.path), pool)
+
+
+def test_a_writable_snapshot_holds_all_of_it(btrfs_disk: Disk, person: Person) -> None:
+    """As it was; what the host and other forks write later is in none; the base stays when the baseline goes."""
+    source, pool = sample(person, btrfs_disk, build)
+    before, expected = subvolumes(btrfs_disk), person.call(facts, source)
+    person.call(fork_of, source, pool, "a")
+    content = Btrfs().content("a", pool)
+    assert content.base is not None
+    assert person.call(facts, content.tree) == person.call(facts, content.base) == expected
+    person.call(write, f"{source}/small", b"the host's")
+    person.call(fork_of, source, pool, "b")
+    person.call(write, f"{content.tree}/small", b"a's")
+    assert person.call(facts, Btrfs().content("b", pool).tree) == person.call(facts, source)
+    assert Line.of(Source(source), pool).users == 0
+    person.call(lines.remove, Line.of(Source(source), pool).name, pool)
+    person.call(erased, pool)
+    assert person.call(facts, content.base) == expected
+    touched = person.call(Btrfs().touched, "a", pool)
+    assert touched is None if person.uid else b"small" in touched
+    for key in ("a", "b"):
+        person.call(Btrfs().remove, key, pool)
+    # The folder of all such forks is one too, where the pool is none.
+    assert [name for name in subvolumes(btrfs_disk) if not name.endswith("/pool/btrfs")] == before
+
+
+def test_layers_have_no_subvolume_to_take(xfs_disk: Disk, user: Person) -> None:
+    source, pool = sample(user, xfs_disk, small)
+    user.call(ready, source, pool)
+    top = Line.of(Source(source), pool).top()
+    assert top is not None
+    offered = user.call(Btrfs().probe, Source(source, retained=top.path), pool)
+    assert isinstance(offered, Refusal)
+    assert "not on Btrfs" in offered.reason
+    with pytest.raises(StorageError) as refused:
+        user.call(fork_of, source, pool, "a")
+    assert refused.value.code is Code.STORAGE_SOURCE
+    assert user.call(Btrfs().keys, pool) == ()
 
 
 @pytest.mark.rig("strace")
