@@ -20,7 +20,7 @@ import pytest
 
 from hostfork.baseline.archive import unpack
 from hostfork.errors import BaselineError, Code
-from rigs import Person
+from rigs import Disk, Person
 
 Run = Callable[..., "subprocess.CompletedProcess[Any]"]
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
@@ -255,29 +255,41 @@ def test_what_is_damaged_is_told(kind: str, tmp_path: Path) -> None:
     assert refused > 20
 
 
-def test_made_used_and_brought_up_to_date(hostfork: Run, person: Person) -> None:
+@pytest.fixture(params=["ext4", "btrfs", "xfs"])
+def pool_disk(request: pytest.FixtureRequest) -> Disk:
+    """A disk for the state folder."""
+    found: Disk = request.getfixturevalue(f"{request.param}_disk")
+    return found
+
+
+def test_made_used_and_brought_up_to_date(pool_disk: Disk, hostfork: Run, person: Person) -> None:
     """A fork over the old state stays; what is equal is stored once."""
+    env = {"XDG_STATE_HOME": pool_disk.folder(person)}
     path, place = f"{person.home}/x.tar.gz", f"{person.home}/place"
     person.call(os.mkdir, place)
     big = (entry("p/big"), b"0123456789" * 50_000)
     tar(path, [(entry("p/a"), b"one\n"), big, (entry("p/gone"), b"g\n")], "w:gz")
-    done = hostfork(person, "baseline", "create", "x", "--archive", path, "--at", place, check=0)
+    done = hostfork(person, "baseline", "create", "x", "--archive", path, "--at", place, check=0, env=env)
     assert done.stdout.startswith("x  kept   ")
     run = ("run", "--base", "x", "--cwd", place, "--")
-    hostfork(person, "run", "--base", "x", "--name", "f", "--", "sh", "-c", f"echo mine >>{place}/p/a", check=0)
+    hostfork(
+        person, "run", "--base", "x", "--name", "f", "--", "sh", "-c", f"echo mine >>{place}/p/a", check=0, env=env
+    )
     tar(path, [(entry("p/a"), b"two\n"), big, (entry("p/new"), b"n\n")], "w:gz")
-    document = json.loads(hostfork(person, "baseline", "refresh", "x", "--json", check=0).stdout)
+    document = json.loads(hostfork(person, "baseline", "refresh", "x", "--json", check=0, env=env).stdout)
     assert document["bytes_copied"] < 1000
     assert (document["baseline"]["origin"], document["baseline"]["place"]) == ("archive", path)
-    assert hostfork(person, *run, "sh", "-c", "cat p/a p/new; ls p", check=0).stdout == "two\nn\na\nbig\nnew\n"
-    assert "-one" not in hostfork(person, "diff", "f", "--patch").stdout
-    assert json.loads(hostfork(person, "baseline", "refresh", "x", "--json", check=0).stdout)["files_copied"] == 0
-    hostfork(person, "discard", "f", "--yes", check=0)
-    hostfork(person, "baseline", "refresh", "x", check=0)
-    assert hostfork(person, *run, "sh", "-c", "cat p/a p/new; ls p", check=0).stdout == "two\nn\na\nbig\nnew\n"
+    assert hostfork(person, *run, "sh", "-c", "cat p/a p/new; ls p", check=0, env=env).stdout == "two\nn\na\nbig\nnew\n"
+    assert "-one" not in hostfork(person, "diff", "f", "--patch", env=env).stdout
+    assert (
+        json.loads(hostfork(person, "baseline", "refresh", "x", "--json", check=0, env=env).stdout)["files_copied"] == 0
+    )
+    hostfork(person, "discard", "f", "--yes", check=0, env=env)
+    hostfork(person, "baseline", "refresh", "x", check=0, env=env)
+    assert hostfork(person, *run, "sh", "-c", "cat p/a p/new; ls p", check=0, env=env).stdout == "two\nn\na\nbig\nnew\n"
     os.unlink(path)
-    assert "code baseline.origin" in hostfork(person, "baseline", "refresh", "x", check=125).stderr
-    hostfork(person, "baseline", "remove", "x", check=0)
+    assert "code baseline.origin" in hostfork(person, "baseline", "refresh", "x", check=125, env=env).stderr
+    hostfork(person, "baseline", "remove", "x", check=0, env=env)
 
 
 @pytest.mark.parametrize(

@@ -93,27 +93,28 @@ def test_a_fork_can_work_in_a_checkout(pool_disk: Disk, hostfork: Run, person: P
     assert "A  n" in hostfork(person, "diff", "f", env=env).stdout
 
 
-def test_a_refresh_stores_what_changed_and_leaves_forks_alone(hostfork: Run, person: Person) -> None:
+def test_a_refresh_stores_what_changed_and_leaves_forks_alone(pool_disk: Disk, hostfork: Run, person: Person) -> None:
+    env = {"XDG_STATE_HOME": pool_disk.folder(person)}
     source = repository(person, person.home)
     big = "".join(f"line {number}\n" for number in range(20_000))
     commit(person, source, {"big": big})
-    made(hostfork, person, "create", "r", "--git", source)
+    made(hostfork, person, "create", "r", "--git", source, env=env)
     script = f"echo ready; read x; cd {source}; cat a; git status -s"
     command = [PROGRAM, "run", "--base", "r", "--", "sh", "-c", script]
-    old = person.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    old = person.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     assert old.stdout is not None
     assert old.stdout.readline() == "ready\n"
     git(person, source, "rm", "-q", "-r", "docs")
     head = commit(person, source, {"a": "three\n"})
-    document = made(hostfork, person, "refresh", "r")
+    document = made(hostfork, person, "refresh", "r", env=env)
     assert document["baseline"]["commit"] == head
     assert document["bytes_copied"] < len(big)  # it is there once
     script = f"cd {source}; cat a; ls; git status --porcelain; git log --oneline | head -n1"
-    assert inside(hostfork, person, "r", script).split() == ["three", "a", "b", "big", "lib", head[:7], "more"]
+    assert inside(hostfork, person, "r", script, env=env).split() == ["three", "a", "b", "big", "lib", head[:7], "more"]
     out, _ = old.communicate("\n")
     assert out == "two\n"
-    assert made(hostfork, person, "refresh", "r")["files_copied"] < 10  # git writes its own index and logs
-    assert "docs" not in inside(hostfork, person, "r", f"ls {source}")
+    assert made(hostfork, person, "refresh", "r", env=env)["files_copied"] < 10  # git writes its own index and logs
+    assert "docs" not in inside(hostfork, person, "r", f"ls {source}", env=env)
 
 
 @pytest.mark.parametrize(
