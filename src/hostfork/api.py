@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 
 
 _LATER = {
-    "BrokenFork": "fork", "Fork": "fork", "Expired": "expired", "Collected": "expiry", "KeepRules": "config",
-    "Holder": "usage", "Overview": "usage", "PoolUse": "usage",
+    "BrokenFork": "lifecycle.fork", "Fork": "lifecycle.fork", "Expired": "lifecycle.expired",
+    "Collected": "lifecycle.expiry", "KeepRules": "lifecycle.config", "Holder": "lifecycle.usage",
+    "Overview": "lifecycle.usage", "PoolUse": "lifecycle.usage", "Baseline": "baseline.catalog",
+    "Origin": "baseline.catalog", "OriginKind": "vocabulary", "MadeBaseline": "lifecycle.baselines:Made",
+    "VerifiedBaseline": "lifecycle.verify:Verified",
 }  # fmt: skip
+"""The module of each, and its name there where that is another."""
 
 
 def __getattr__(name: str) -> object:
     """What finished forks need is imported when it is asked for: a run does not pay for it."""
-    if name in ("Origin", "OriginKind"):
-        from hostfork.baseline import catalog
-
-        return getattr(catalog, name)
-    module = _LATER.get(name)
-    if module is not None:
+    module, _, inner = _LATER.get(name, "").partition(":")
+    if module:
         from importlib import import_module
 
-        return getattr(import_module(f"hostfork.lifecycle.{module}"), name)
+        return getattr(import_module(f"hostfork.{module}"), inner or name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
