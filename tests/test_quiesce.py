@@ -70,10 +70,10 @@ def wait_for(true: Any, seconds: float = 20) -> None:
         time.sleep(0.01)
 
 
-def quiescing(person: Person, place: str) -> subprocess.Popen[Any]:
+def quiescing(person: Person, place: str, *prefix: str) -> subprocess.Popen[Any]:
     """A run in the middle of a command that quiesces; the guard's pid is in the file `pid`."""
     argv = [
-        PROGRAM, "run", "--private", f"{place}/proj", "--quiesce", f"echo $PPID > {place}/pid; sleep 60",
+        *prefix, PROGRAM, "run", "--private", f"{place}/proj", "--quiesce", f"echo $PPID > {place}/pid; sleep 60",
         "--unquiesce", f"echo undone >> {place}/log", "--", "true",
     ]  # fmt: skip
     owner = person.popen(argv)
@@ -182,6 +182,18 @@ def test_an_interrupt_ends_a_command_that_hangs_and_undoes(hostfork: Any, person
     owner.send_signal(signal.SIGINT)
     assert owner.wait(20) == 130
     assert log(place) == ["undone"]
+    assert hostfork(person, "list", check=0).stdout == ""
+
+
+@pytest.mark.rig("strace")
+def test_an_interrupt_right_after_the_guard_started(hostfork: Any, person: Person, place: str) -> None:
+    """Before the owner has even written down which process it is."""
+    slow = ("strace", "-D", "-o", "/dev/null", "-e", "trace=write", "-e", "inject=write:delay_enter=1000000")
+    owner = quiescing(person, place, *slow)
+    owner.send_signal(signal.SIGINT)
+    assert owner.wait(50) == 130
+    assert log(place) == ["undone"]
+    hostfork(person, "recover", check=0)
     assert hostfork(person, "list", check=0).stdout == ""
 
 

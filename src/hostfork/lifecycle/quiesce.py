@@ -32,7 +32,7 @@ _LIFE, _SAID, _STATUS, _JOURNAL = 0, 1, 3, 4
 
 _GUARD = r"""
 trap : HUP INT TERM PIPE
-echo armed >&3
+echo "armed $$" >&3
 [ -z "$1" ] || sh -c "$1" </dev/null 3>&- 4>&-
 echo $? >&3
 exec 3>&-
@@ -43,8 +43,8 @@ status=0
 [ $status != 0 ] || printf '{"event":"unquiesced"}\n' >&4
 exit $status
 """
-"""$1 the command, $2 its undoing, $3 the file that thaws a cgroup; each may be empty. It says two lines: that signals
-no longer end it, and the command's status."""
+"""$1 the command, $2 its undoing, $3 the file that thaws a cgroup; each may be empty. It says two lines: its pid, once
+signals no longer end it, and the command's status."""
 
 
 def check_quiesce(quiesce: Quiesce) -> None:
@@ -69,6 +69,7 @@ class Quiesced:
         frozen_by_others = folder is not None and is_frozen(folder)
         self._guard = _Guard(self._fork, quiesce, None if frozen_by_others else folder)
         try:
+            self._guard.start()
             self._guard.wait_quiesced(quiesce)
             if folder is not None:
                 self._fork.note("frozen", seconds=freeze(folder))
@@ -129,7 +130,9 @@ def undo_quiescing(fork: ForkFolder) -> tuple[str, ...]:
     if boot != boot_id():
         thaw = None
     quiesce = Quiesce(None, begun.get("undo"))
-    failure = _Guard(fork, quiesce, thaw if isinstance(thaw, str) and os.path.isdir(thaw) else None).let_go(quiesce)
+    guard = _Guard(fork, quiesce, thaw if isinstance(thaw, str) and os.path.isdir(thaw) else None)
+    guard.start()
+    failure = guard.let_go(quiesce)
     return () if failure is None else (failure.message, *failure.details)
 
 
@@ -141,32 +144,47 @@ def _holds(path: PathRecord, file: str) -> bool:
 
 
 class _Guard:
-    """The shell that undoes. `thaw`: the folder of the cgroup that it lets run again."""
+    """The shell that undoes. `thaw`: the folder of the cgroup that it lets run again.
+
+    A Ctrl-C may come at any moment, so also between its start and the next line of ours: it tells its pid itself.
+    """
 
     def __init__(self, fork: ForkFolder, quiesce: Quiesce, thaw: str | None) -> None:
-        fork.note("quiescing", undo=quiesce.undo, thaw=thaw, boot_id=boot_id())
+        self._fork, self._quiesce, self._thaw = fork, quiesce, thaw
         life, self._life = os.pipe()
         self._status, status = os.pipe()
         self._said = b""
-        undone = "" if thaw is None else f"{thaw}/cgroup.freeze"
-        argv = ["sh", "-c", _GUARD, "hostfork-guard", quiesce.command or "", quiesce.undo or "", undone]
         given = {_LIFE: life, _SAID: _stderr(), _STATUS: status, _JOURNAL: os.dup(fork.journal())}
         # Moved out of the way first: one must not cover another before that was put in its place.
-        moved = {target: fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for target, descriptor in given.items()}
+        self._given = {
+            target: fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for target, descriptor in given.items()
+        }
+        for descriptor in given.values():
+            os.close(descriptor)
+
+    def start(self) -> None:
+        """Start it, and with it the command. Raises OSError."""
+        quiesce, thaw = self._quiesce, self._thaw
+        self._fork.note("quiescing", undo=quiesce.undo, thaw=thaw, boot_id=boot_id())
+        undone = "" if thaw is None else f"{thaw}/cgroup.freeze"
+        argv = ["sh", "-c", _GUARD, "hostfork-guard", quiesce.command or "", quiesce.undo or "", undone]
         try:
-            self._pid = os.posix_spawn(
+            pid = os.posix_spawn(
                 "/bin/sh",
                 argv,
                 os.environ,
-                file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for target, source in moved.items()],
+                file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for target, source in self._given.items()],
                 setsid=True,
                 setsigmask=(),
                 setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
             )
         finally:
-            for descriptor in (*given.values(), *moved.values()):
-                os.close(descriptor)
-        fork.note("guarded", pid=self._pid, start_time=identify(self._pid).start_time)
+            self._close_given()
+        self._fork.note("guarded", pid=pid, start_time=identify(pid).start_time)
+
+    def _close_given(self) -> None:
+        while self._given:
+            os.close(self._given.popitem()[1])
 
     def wait_quiesced(self, quiesce: Quiesce) -> None:
         """Wait for the command's end. Raises HostError where it failed; a Ctrl-C comes through."""
@@ -188,12 +206,16 @@ class _Guard:
 
     def let_go(self, quiesce: Quiesce) -> HostError | None:
         """End a command that still runs, let everything be undone, wait for that. The error where it failed."""
+        self._close_given()
         self._hear(1)
+        if not self._said:
+            return None  # it was never started
+        pid = int(self._said.split()[1])
         if self._said.count(b"\n") == 1 and not _is_readable(self._status):
-            os.killpg(self._pid, signal.SIGTERM)  # the command; the guard itself goes on, and undoes
+            os.killpg(pid, signal.SIGTERM)  # the command; the guard itself goes on, and undoes
         os.close(self._life)
         try:
-            status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         except ChildProcessError:
             return None  # the caller ignores SIGCHLD and the kernel reaped it; the journal knows
         finally:
