@@ -16,6 +16,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
+from changeset import bare_walk
+
 FOLDERS, FILES, SIZE, CHANGED = 10_000, 10, 20_480, 200
 BAR = 1.3
 HOSTFORK = os.path.join(os.path.dirname(sys.executable), "hostfork")
@@ -31,21 +33,6 @@ def make(root: str) -> None:
                 file.write(os.urandom(SIZE))
 
 
-def walk(folder: int) -> int:
-    """What any stat walk must do: every folder opened and listed, every entry's stat."""
-    count, folders = 0, []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            count += 1
-            if entry.stat(follow_symlinks=False).st_mode & 0o170000 == 0o040000:
-                folders.append(entry.name)
-    for name in folders:
-        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-        count += walk(inner)
-        os.close(inner)
-    return count
-
-
 def seconds(action: Callable[[], object]) -> float:
     """How long it takes."""
     start = time.perf_counter()
@@ -58,11 +45,11 @@ def run(*arguments: str) -> None:
     subprocess.run([HOSTFORK, "run", *arguments, "--", "true"], check=True, stdout=subprocess.DEVNULL)
 
 
-def bare_walk(tree: str) -> None:
-    """A walk over the tree."""
+def walk(tree: str) -> None:
+    """A bare walk over the tree."""
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        walk(root)
+        bare_walk(root)
     finally:
         os.close(root)
 
@@ -107,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
         times: dict[str, list[float]] = {"walk": [], "start": [], "same": [], "cp": [], "changed": []}
         run("--private", tree)
         for _ in range(options.rounds):
-            times["walk"].append(seconds(lambda: bare_walk(tree)))
+            times["walk"].append(seconds(lambda: walk(tree)))
             times["start"].append(seconds(lambda: run("--private", f"{small}:live")))
             times["same"].append(seconds(lambda: run("--private", tree)))
             rewrite(paths)
