@@ -34,6 +34,12 @@ PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
 FILES = {"a": "a\n" * 3, "b": "b\n", "src/c": "c\n", "src/deep/d": "d\n", "empty/": ""}
 
 
+@pytest.fixture(autouse=True)
+def _small_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small trees too are read by several processes, where that is asked for."""
+    monkeypatch.setattr(hashing, "_BATCH", 2)
+
+
 @pytest.fixture(params=("ext4", "xfs", "btrfs"))
 def stamped(request: pytest.FixtureRequest) -> Disk:
     """A disk whose stamps tell, so that baselines are made on it."""
@@ -503,7 +509,7 @@ def test_a_lost_one(hostfork: Run, user: Person) -> None:
 @pytest.mark.parametrize("call", ["readv", "flock", "rename,renameat,renameat2", "sendmsg", "openat"])
 def test_verify_is_killed_anywhere(call: str, hostfork: Run, user: Person) -> None:
     """With all its processes; nothing is damaged by that, and the next one tells."""
-    project = rigs.make_project(user, user.home, FILES)
+    project = rigs.make_project(user, user.home, FILES | {f"many/{number}": "" for number in range(300)})
     hostfork(user, "baseline", "create", "mono", "--from", project, check=0)
     killed = 0
     for when in (1, 3):

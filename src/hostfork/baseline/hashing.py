@@ -137,19 +137,16 @@ class _Process:
 
 
 class Several:
-    """Files read by several processes. The same calls as `Alone`; they raise OSError where a process dies."""
+    """Files read by several processes, which are started for more than one message; few files are read here.
+
+    The same calls as `Alone`; they raise OSError where a process dies.
+    """
 
     def __init__(self, taken: Taken, number: int) -> None:
-        self.hasher, self._taken = Hasher(threads=False), taken
+        self.hasher, self._taken, self._number = Hasher(threads=True), taken, number
         self._parts: list[tuple[int, bytes, list[str]]] = []
         self._files = 0
         self._processes: list[_Process] = []
-        try:
-            for _ in range(number):
-                self._processes.append(_Process())
-        except BaseException:
-            self.end()
-            raise
 
     def give(self, folder: int, prefix: bytes, names: list[str]) -> None:
         """Have these files of an open folder read, sooner or later."""
@@ -162,7 +159,11 @@ class Several:
 
     def finish(self) -> None:
         """All have been read when this returns."""
-        if self._parts:
+        if self._parts and not self._processes:
+            for folder, prefix, names in self._parts:
+                for name in names:
+                    self._taken(prefix + os.fsencode(name), self.hasher.file(folder, name))
+        elif self._parts:
             self._send()
         while any(process.batches for process in self._processes):
             self._receive()
@@ -177,6 +178,8 @@ class Several:
             self._processes.pop().end()
 
     def _send(self) -> None:
+        while len(self._processes) < self._number:
+            self._processes.append(_Process())
         while True:
             process = min(self._processes, key=lambda one: len(one.batches))
             if len(process.batches) < _WINDOW:

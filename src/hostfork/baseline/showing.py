@@ -15,7 +15,7 @@ from hostfork.storage.tree import Descent
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ANY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_TELL = 512
+_TELL, _LARGE = 512, 1 << 24
 
 Told = Callable[[int, int], None]
 """Told now and then: files and bytes done."""
@@ -66,7 +66,7 @@ class _Walk:
         self.sums[path] = found
         self._files += 1
         self._bytes += found.size
-        if self._told is not None and self._files % _TELL == 0:
+        if self._told is not None and (self._files % _TELL == 0 or found.size >= _LARGE):
             self._told(self._files, self._bytes)
 
     def _fail(self, path: bytes, number: int | None) -> None:
