@@ -5,6 +5,7 @@ The module imports the standard library only: worker programs load it too.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import struct
 
@@ -60,6 +61,14 @@ def give(opened: int, wanted: int) -> int:
             except OSError:
                 continue  # another filesystem than the original's, most likely
     return wanted & ~read(opened)
+
+
+def clear(opened: int) -> None:
+    """Take from a new, empty folder the flags that it inherited, so that what is made in it inherits none."""
+    found = read(opened)
+    if found & _KEPT:
+        with contextlib.suppress(OSError):  # not this user's to take away
+            write(opened, found & ~_KEPT)
 
 
 def words(value: int) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Collection
 
 from hostfork.errors import Code, HostforkError, StorageError
 from hostfork.helper.protocol import Bind
+from hostfork.storage import flags
 from hostfork.storage.contract import Content, Delta, FullTree, Lost, Prepared, Progress, Refusal, Source, Witness
 from hostfork.storage.entry import FOLDER, Copier, open_quietly
 from hostfork.storage.failures import failed, is_full, named, no_space, unreadable, unstable
@@ -118,6 +119,7 @@ class Replicated(Keyed):
         """Make the tree as `tree` in the folder `new`, which is ours. Raises StorageError."""
         room = os.open(new, FOLDER)
         try:
+            flags.clear(room)
             os.mkdir(_LINKS, 0o700, dir_fd=room)
             links = os.open(_LINKS, FOLDER, dir_fd=room)
             replica = Replica(source, links, witness, progress, self.copier())
