@@ -13,7 +13,9 @@ import pytest
 
 import rigs
 from hostfork import api
+from hostfork.lifecycle import release
 from hostfork.lifecycle.store import Store, state_folder
+from hostfork.values import replace
 
 # What a kill leaves is judged by the cgroup that owned it.
 pytestmark = pytest.mark.rig("cgroup")
@@ -338,3 +340,17 @@ def _litter(pool):
     os.mkdir(f"{pool}/.probe-{2**22 + 1}-7")
     Path(f"{pool}/probe-{2**22 + 1}-8").touch()
     os.mkdir(f"{pool}/mine")
+
+
+def test_a_fork_of_another_pool_with_the_same_name_is_nobodys(hostfork, person, project, tmp_path):
+    """The kernel gives the number of a namespace again: then only the place of its storage tells whose a process is."""
+    for mode in MODES:
+        owner, _ = start(person, project, "echo ready; exec sleep 1000", mode=mode)
+        (fork,) = person.call(api.Fork.all)
+        own, other = fork.record, replace(fork.record, pool=str(tmp_path))
+        table = Path(f"/proc/{own.command_process.pid}/mountinfo").read_text()
+        assert any(place in table for place in release.places(own)), mode
+        assert not any(place in table for place in release.places(other)), mode
+        os.kill(own.command_process.pid, signal.SIGKILL)
+        ended(owner)
+        hostfork(person, "discard", "--all", "--yes")

@@ -44,12 +44,16 @@ class Bind(NamedTuple):
 
 
 class Overlay(NamedTuple):
-    """An overlay; `lowers` from the top down. Given to the kernel as descriptors: no length limit, no escaping."""
+    """An overlay; `lowers` from the top down. Given to the kernel as descriptors: no length limit, no escaping.
+
+    `mark` stands behind the name of its key in the mount table.
+    """
 
     lowers: tuple[str, ...]
     upper: str
     work: str
     volatile: bool
+    mark: str = ""
 
 
 class Tmpfs(NamedTuple):

@@ -86,7 +86,8 @@ def _overlay(tree: Overlay) -> int:
     try:
         os.chdir("/proc/self/fd")
         # The name by which recovery tells this view from others.
-        syscalls.fsconfig_string(context, "source", f"hostfork:{os.path.basename(os.path.dirname(tree.upper))}")
+        key = os.path.basename(os.path.dirname(tree.upper))
+        syscalls.fsconfig_string(context, "source", f"hostfork:{key}{tree.mark}")
         syscalls.fsconfig_string(context, "lowerdir", ":".join(lowers))
         syscalls.fsconfig_string(context, "upperdir", upper)
         syscalls.fsconfig_string(context, "workdir", work)

@@ -67,9 +67,7 @@ def base_of(fork: ForkFolder, path: PathRecord) -> StatManifest | None:
     return StatManifest.load(file) if os.path.exists(file) else None
 
 
-def base_side(
-    fork: ForkFolder, pool: str, path: PathRecord, content: Content
-) -> tuple[Base, StatManifest | None]:
+def base_side(fork: ForkFolder, pool: str, path: PathRecord, content: Content) -> tuple[Base, StatManifest | None]:
     """Where the base's content is read, and what tells whether it still is the base; None where it is kept.
 
     Raises ForkError `fork.lost` where a baseline is kept and not what it was.

@@ -56,6 +56,24 @@ def is_foreign(store: Store, pool: str, name: str) -> bool:
     return not known
 
 
+def mark_of(pool: str) -> str:
+    """What tells the forks of this pool from those of others that have the same names, in a mount table."""
+    from binascii import crc32
+
+    return f"@{crc32(os.fsencode(pool)):08x}"
+
+
+def within_filesystem(pool: str) -> str:
+    """The pool's path as mount tables tell it for a bind: from the root of its filesystem. Raises OSError."""
+    from hostfork.storage.filesystem import filesystem_of
+
+    mount = filesystem_of(pool)
+    path = os.path.normpath(os.path.join(mount.root, os.path.relpath(pool, mount.point)))
+    for byte, code in (("\\", "\\134"), (" ", "\\040"), ("\t", "\\011"), ("\n", "\\012")):
+        path = path.replace(byte, code)
+    return path
+
+
 def is_ours_alone(store: Store, pool: str) -> bool:
     """Whether no other state folder's forks may lie in a pool. Raises OSError."""
     return pool == store.pool or all(root == store.root for root in _states(pool))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from hostfork.errors import ForkError, StorageError
+from hostfork.lifecycle.pools import mark_of, within_filesystem
 from hostfork.lifecycle.record import PathRecord, Record
 from hostfork.lifecycle.store import ForkFolder
 from hostfork.storage.choose import owner_of
@@ -60,10 +61,20 @@ def marks(record: Record) -> tuple[str, ...]:
 def places(record: Record) -> tuple[str, ...]:
     """What only the mount table of the fork's view holds: its storage, as overlays and as binds name it.
 
-    Of a snapshot only a part may be bound.
+    Of a snapshot only a part may be bound. Forks of another pool may have the same name, and by now the same number of
+    a namespace.
     """
-    keys = [path.key for path in record.paths] if record.same_paths else []
-    return tuple(place for key in keys for place in (f" hostfork:{key} ", f"/{key}/tree ", f"/{key}/tree/"))
+    if not record.same_paths:
+        return ()
+    mark, found = mark_of(record.pool), []
+    try:
+        pool = within_filesystem(record.pool)
+    except OSError:
+        pool = ""  # its disk is not mounted any more
+    for path in record.paths:
+        bound = f"{pool}/{path.storage.value}/{path.key}/tree"
+        found += [f" hostfork:{path.key}{mark} ", f"{bound} ", f"{bound}/"]
+    return tuple(found)
 
 
 def members_of(record: Record) -> tuple[int, ...]:

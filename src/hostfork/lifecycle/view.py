@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import stat
 
-from hostfork.helper.protocol import Attach, Bind, Keep, StandIn, Tmpfs, Tree
+from hostfork.helper.protocol import Attach, Bind, Keep, Overlay, StandIn, Tmpfs, Tree
+from hostfork.lifecycle.pools import mark_of
 from hostfork.lifecycle.record import Record
 from hostfork.lifecycle.store import ForkFolder
 from hostfork.policy.planned import ConfigCopy, PathPlan, Plan
@@ -67,7 +68,10 @@ def _tree(path: PathPlan, key: str, pool: str, fork: ForkFolder) -> tuple[Tree, 
     """The tree of one path; whether it is read-only, the host's own, and empty at first."""
     if path.access is Access.PRIVATE:
         assert path.offer is not None
-        return storage_of(path.offer.kind).mounts(key, pool), False, False, False
+        private: Tree = storage_of(path.offer.kind).mounts(key, pool)
+        if isinstance(private, Overlay):
+            private = private._replace(mark=mark_of(pool))
+        return private, False, False, False
     if path.access is Access.SCRATCH:
         if path.tmpfs_size is None:
             return scratch.mounts(key, pool), False, False, True
