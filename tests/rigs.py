@@ -289,12 +289,14 @@ def _enter(cgroup: str) -> None:
 
 
 def _sweep_old(parent: str) -> None:
-    """Remove the folders and groups of test processes that were killed: their lock is free."""
+    """Remove the folders and groups of test processes that were killed: their lock is free. Others may do the same."""
     for name in os.listdir(parent):
         path = os.path.join(parent, name)
-        if not name.startswith(FOLDER_PREFIX) or os.lstat(path).st_uid != os.geteuid():
+        if not name.startswith(FOLDER_PREFIX):
             continue
         try:
+            if os.lstat(path).st_uid != os.geteuid():
+                continue
             lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from hostfork.errors import Code, StorageError
 
@@ -40,6 +41,17 @@ def no_space(source: str, pool: str, needed: int | None, number: int = errno.ENO
         details=tuple(details),
         hint=f"free some space, name another pool with --pool DIR, or use --private {source}:live",
     )
+
+
+def unmade(sentence: str, at: str, source: str, pool: str) -> Callable[[OSError], StorageError]:
+    """What the kernel's refusal of a step in making private storage becomes: a pool without room, or the sentence."""
+
+    def typed(error: OSError) -> StorageError:
+        if is_full(error):
+            return no_space(source, pool, None, error.errno or 0)
+        return failed(sentence, at, error, "prepare")
+
+    return typed
 
 
 def unreadable(source: str, paths: tuple[str, ...]) -> StorageError:

@@ -9,12 +9,14 @@ Who erases holds a flock on the folder that was set aside; what it cannot erase 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 import time
+from collections.abc import Callable, Iterator
 
-from hostfork.errors import Code, StorageError
+from hostfork.errors import Code, HostforkError, StorageError
 from hostfork.storage.contract import KeyStage, KeyState, Removal, Usage
 from hostfork.storage.failures import failed, is_full
 from hostfork.storage.pace import OutOfTime, Pace
@@ -84,6 +86,29 @@ class Keys:
     def commit(self, key: str) -> None:
         """Turn `new-KEY` into `KEY`."""
         os.rename(os.path.join(self.folder, _NEW + key), self.path(key))
+
+    @contextlib.contextmanager
+    def making(self, key: str, typed: Callable[[OSError], StorageError]) -> Iterator[str]:
+        """A new key: its folder, to be filled inside, is whole at the end. Nothing stays when that fails.
+
+        What the kernel refuses becomes what `typed` makes of it. Raises StorageError.
+        """
+        new = self.begin(key)
+        try:
+            yield new
+            self.commit(key)
+        except HostforkError as error:
+            error.details += self.undo(key)
+            raise
+        except OSError as error:
+            left = self.undo(key)
+            failure = typed(error)
+            failure.details += left
+            raise failure from error
+        except BaseException as error:
+            for line in self.undo(key):
+                error.add_note(line)
+            raise
 
     def undo(self, key: str) -> tuple[str, ...]:
         """Remove what a failed `prepare` left; sentences about what could not be."""

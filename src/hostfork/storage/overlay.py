@@ -17,7 +17,7 @@ import stat
 import time
 from collections.abc import Collection
 
-from hostfork.errors import Code, HostforkError, StorageError
+from hostfork.errors import Code, StorageError
 from hostfork.helper.protocol import Overlay as OverlayMount
 from hostfork.storage import stores
 from hostfork.storage.contract import (
@@ -32,7 +32,7 @@ from hostfork.storage.contract import (
     Witness,
 )
 from hostfork.storage.entry import FOLDER, Copier, Taken, open_quietly, read_extra
-from hostfork.storage.failures import failed, is_full, no_space
+from hostfork.storage.failures import failed, unmade
 from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.tree import remove_tree
@@ -67,24 +67,9 @@ class Overlay(Keyed):
     ) -> Prepared:
         """Make an empty upper folder with the source's own mode, owner, times and attributes. The witness sees it."""
         start = time.monotonic()
-        keys = Keys(pool, Mechanism.OVERLAY.value)
-        new = keys.begin(key)
-        try:
+        refused = unmade(f"no overlay over {source.path} could be made", source.path, source.path, pool)
+        with Keys(pool, Mechanism.OVERLAY.value).making(key, refused) as new:
             top = _made(source, new, witness)
-            keys.commit(key)
-        except HostforkError as error:
-            error.details += keys.undo(key)
-            raise
-        except OSError as error:
-            left = keys.undo(key)
-            known = no_space(source.path, pool, None, error.errno or 0) if is_full(error) else None
-            typed = known or failed(f"no overlay over {source.path} could be made", source.path, error, "prepare")
-            typed.details += left
-            raise typed from error
-        except BaseException as error:
-            for line in keys.undo(key):
-                error.add_note(line)
-            raise
         return prepared(key, time.monotonic() - start, top)
 
     def mounts(self, key: str, pool: str) -> OverlayMount:

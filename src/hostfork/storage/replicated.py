@@ -12,12 +12,12 @@ import stat
 import time
 from collections.abc import Collection
 
-from hostfork.errors import Code, HostforkError, StorageError
+from hostfork.errors import Code, StorageError
 from hostfork.helper.protocol import Bind
 from hostfork.storage import flags
 from hostfork.storage.contract import Content, Delta, FullTree, Lost, Prepared, Progress, Refusal, Source, Witness
 from hostfork.storage.entry import FOLDER, Copier, open_quietly
-from hostfork.storage.failures import failed, is_full, named, no_space, unreadable, unstable
+from hostfork.storage.failures import failed, is_full, named, no_space, unmade, unreadable, unstable
 from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.measure import Estimate, estimate
 from hostfork.storage.replicate import Refused, Replica
@@ -58,18 +58,9 @@ class Replicated(Keyed):
         """Take the source. Nothing stays when it fails or is interrupted."""
         start = time.monotonic()
         self.check(source, pool)
-        keys = Keys(pool, self.mechanism.value)
-        new = keys.begin(key)
-        try:
+        refused = unmade(f"{source.path} could not be copied into {pool}", source.path, source.path, pool)
+        with Keys(pool, self.mechanism.value).making(key, refused) as new:
             replica = self.take_tree(source, pool, new, witness, progress)
-            keys.commit(key)
-        except HostforkError as error:
-            error.details += keys.undo(key)
-            raise
-        except BaseException as error:
-            for line in keys.undo(key):
-                error.add_note(line)
-            raise
         return Prepared(
             key,
             self.mechanism,

@@ -17,12 +17,12 @@ import os
 import time
 from collections.abc import Collection
 
-from hostfork.errors import Code, HostforkError, StorageError
+from hostfork.errors import Code, StorageError
 from hostfork.helper.protocol import Overlay as OverlayMount
 from hostfork.storage import overlay
 from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Removal, Source, Usage, Witness
 from hostfork.storage.entry import FOLDER
-from hostfork.storage.failures import failed, is_full, no_space
+from hostfork.storage.failures import failed, unmade
 from hostfork.storage.filesystem import STAMPED, filesystem_of
 from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.lines import Generation, Line
@@ -72,27 +72,12 @@ class Retained(Keyed):
         start = time.monotonic()
         if source.retained is None:
             raise ValueError("a retained tree is to be named")
-        generation, keys = Generation(source.retained), self.keys_of(pool)
-        new = keys.begin(key)
-        try:
+        generation = Generation(source.retained)
+        sentence = f"no overlay over the baseline of {source.path} could be made"
+        with self.keys_of(pool).making(key, unmade(sentence, generation.path, source.path, pool)) as new:
             # First the link, then what lies over it: a key that is there holds its base.
             os.link(generation.reference, os.path.join(new, _BASE), follow_symlinks=False)
             unwritable = _made(generation, new, key)
-            keys.commit(key)
-        except HostforkError as error:
-            error.details += keys.undo(key)
-            raise
-        except OSError as error:
-            left = keys.undo(key)
-            known = no_space(source.path, pool, None, error.errno or 0) if is_full(error) else None
-            typed = known or failed(f"no overlay over the baseline of {source.path} could be made",
-                                    generation.path, error, "prepare")  # fmt: skip
-            typed.details += left
-            raise typed from error
-        except BaseException as error:
-            for line in keys.undo(key):
-                error.add_note(line)
-            raise
         return Prepared(key, Mechanism.OVERLAY, 0, 0, time.monotonic() - start, ("",) if unwritable else ())
 
     def mounts(self, key: str, pool: str) -> OverlayMount:

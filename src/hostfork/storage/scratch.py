@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import stat
 
-from hostfork.errors import Code, HostforkError, StorageError
+from hostfork.errors import Code, StorageError
 from hostfork.helper.protocol import Bind
 from hostfork.storage.contract import KeyState, Removal
-from hostfork.storage.failures import failed, is_full, no_space
+from hostfork.storage.failures import unmade
 from hostfork.storage.keys import Keys
 from hostfork.storage.pace import Pace
 
@@ -26,19 +26,8 @@ def prepare(key: str, path: str, pool: str) -> Bind:
         raise StorageError(
             Code.STORAGE_SOURCE, f"{path} cannot be read", step="prepare", path=path, errno=error.errno
         ) from error
-    keys = Keys(pool, _KIND)
-    new = keys.begin(key)
-    try:
+    with Keys(pool, _KIND).making(key, unmade(f"no scratch for {path} could be made", path, path, pool)) as new:
         _make(os.path.join(new, _TREE), found)
-        keys.commit(key)
-    except BaseException as error:
-        left = keys.undo(key)
-        if not isinstance(error, OSError):
-            raise
-        full = no_space(path, pool, None, error.errno or 0) if is_full(error) else None
-        typed: HostforkError = full or failed(f"no scratch for {path} could be made", path, error, "prepare")
-        typed.details += left
-        raise typed from error
     return mounts(key, pool)
 
 

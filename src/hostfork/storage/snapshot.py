@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 
-from hostfork.errors import Code, HostforkError, StorageError
+from hostfork.errors import Code, StorageError
 from hostfork.storage import flags, ioctls, subvolume
 from hostfork.storage.contract import Removal, Source
 from hostfork.storage.entry import FOLDER, open_quietly
@@ -123,28 +123,16 @@ def made_under(
     `found`: what is to be taken, where that is not the source. Raises StorageError.
     """
     found = found or _found(source)
-    new = keys.begin(key)
-    try:
+    with keys.making(key, lambda error: _typed(source, pool, error)) as new:
         room = os.open(new, FOLDER)
         try:
             # A symlink's target is part of the transaction, as the snapshots are; what a file holds may come later.
             os.symlink(found.place.inside, INSIDE, dir_fd=room)
             make(found, room)
+        except Obstacle as obstacle:
+            raise _typed(source, pool, obstacle) from obstacle
         finally:
             os.close(room)
-        keys.commit(key)
-    except HostforkError as error:
-        error.details += keys.undo(key)
-        raise
-    except (Obstacle, OSError) as error:
-        left = keys.undo(key)
-        typed = _typed(source, pool, error)
-        typed.details += left
-        raise typed from error
-    except BaseException as error:
-        for line in keys.undo(key):
-            error.add_note(line)
-        raise
 
 
 def inside(path: str, name: str, key: str) -> str:
