@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hostfork.baseline import leash
 from hostfork.errors import BaselineError, Code
@@ -71,9 +71,12 @@ def work_tree(place: str) -> str | None:
     return path if path is not None and os.path.lexists(os.path.join(path, ".git")) else None
 
 
-def check_out(wanted: Wanted, tree: str) -> CheckedOut:
-    """Make a checkout at `tree`, where nothing is yet. Raises BaselineError `baseline.origin`, OSError."""
-    git = _Git(wanted, os.path.dirname(tree))
+def check_out(wanted: Wanted, tree: str, ticking: Callable[[], None] | None = None) -> CheckedOut:
+    """Make a checkout at `tree`, where nothing is yet. Raises BaselineError `baseline.origin`, OSError.
+
+    `ticking` is called some times a second while git works.
+    """
+    git = _Git(wanted, os.path.dirname(tree), ticking)
     partial = ("--filter=blob:none",) if wanted.sparse and local_path(wanted.place) is None else ()
     git.say("clone", "--quiet", "--no-checkout", "--no-local", "--origin=origin", "--template=", *partial, "--",
             wanted.place, tree)  # fmt: skip
@@ -85,9 +88,18 @@ def check_out(wanted: Wanted, tree: str) -> CheckedOut:
     return _checked_out(git, wanted)
 
 
-def update(wanted: Wanted, tree: str) -> CheckedOut:
+def received(tree: str) -> int:
+    """How many bytes git has got so far for a checkout that it is making."""
+    try:
+        with os.scandir(os.path.join(tree, ".git", "objects", "pack")) as packs:
+            return sum(pack.stat(follow_symlinks=False).st_size for pack in packs)
+    except OSError:
+        return 0  # it has not begun, or moves them just now
+
+
+def update(wanted: Wanted, tree: str, ticking: Callable[[], None] | None = None) -> CheckedOut:
     """Make another checkout of the same repository what is wanted now. Raises as `check_out`."""
-    git = _Git(wanted, tree)
+    git = _Git(wanted, tree, ticking)
     git.ask("update-index", "-q", "--refresh")  # its files were copied: what is equal is not to be written again
     git.say("remote", "set-url", "origin", wanted.place)
     git.say("fetch", "--quiet", "--prune", "--force", "--no-write-fetch-head", "origin",
@@ -181,9 +193,10 @@ def _says_clean(git: _Git) -> bool:
 class _Git:
     """git in one folder, about one repository."""
 
-    def __init__(self, wanted: Wanted, folder: str) -> None:
+    def __init__(self, wanted: Wanted, folder: str, ticking: Callable[[], None] | None = None) -> None:
         self.place = without_password(wanted.place)
         self.folder = folder
+        self._ticking = ticking
         program = shutil.which("git")
         if program is None:
             raise BaselineError(
@@ -198,7 +211,9 @@ class _Git:
 
     def ask(self, *arguments: str, given: str = "") -> tuple[int, bytes, str]:
         """The status, what git wrote and what it said."""
-        return leash.run([*self._command, *arguments], self.folder, self._environment, os.fsencode(given))
+        return leash.run(
+            [*self._command, *arguments], self.folder, self._environment, os.fsencode(given), self._ticking
+        )
 
     def say(self, *arguments: str, given: str = "") -> bytes:
         """What git wrote. Raises BaselineError with what it said where it did not work."""

@@ -9,21 +9,41 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
+_TICK = 0.2
 
 
 def run(
-    command: Sequence[str], folder: str, environment: Mapping[str, str], given: bytes = b""
+    command: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    given: bytes = b"",
+    ticking: Callable[[], None] | None = None,
 ) -> tuple[int, bytes, str]:
     """Run a program in a folder; gives its status, what it wrote, and what it said. Raises OSError.
 
-    The thread that calls is the one with which it ends.
+    The thread that calls is the one with which it ends. `ticking` is called some times a second meanwhile.
     """
     leashed = [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), *command]
-    done = subprocess.run(leashed, check=False, cwd=folder, env=environment, input=given, capture_output=True)
-    return done.returncode, done.stdout, os.fsdecode(done.stderr)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(leashed, cwd=folder, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        try:
+            wrote, said = _heard(process, given, ticking)
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode, wrote, os.fsdecode(said)
+
+
+def _heard(process: subprocess.Popen[bytes], given: bytes, ticking: Callable[[], None] | None) -> tuple[bytes, bytes]:
+    while True:
+        try:
+            return process.communicate(given, None if ticking is None else _TICK)
+        except subprocess.TimeoutExpired:
+            assert ticking is not None
+            ticking()
 
 
 def main(arguments: list[str]) -> None:

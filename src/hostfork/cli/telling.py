@@ -198,7 +198,7 @@ def progress_text(event: Progress, spent: float, look: Look) -> str:
         facts.append(bar(event.bytes, event.bytes_total))
     if event.files_total:
         facts.append(f"{number(event.files)} of {plural(event.files_total, 'file')}")
-    else:
+    elif event.files:
         facts.append(plural(event.files, "file"))
     facts.append(f"{size(event.bytes)} of {size(event.bytes_total)}" if event.bytes_total else size(event.bytes))
     share = event.bytes / event.bytes_total if event.bytes_total else event.files / (event.files_total or 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from hostfork.baseline import current, staged
@@ -221,9 +221,16 @@ class _Git(_Maker):
         if found is None:
             from hostfork.baseline.git import check_out
 
-            found = check_out(self._wanted, tree)
+            found = check_out(self._wanted, tree, self._ticking(tree))
         self.commit, self._clean = found.commit, found.clean
         self.left_out = found.submodules
+
+    def _ticking(self, tree: str) -> Callable[[], None] | None:
+        """Tells how much git has got."""
+        from hostfork.baseline.git import received, without_password
+
+        told, place = self.told, without_password(self.origin.place)
+        return None if told is None else lambda: told(place, 0, received(tree), None, None)
 
     def finish(self, baseline: Baseline) -> None:
         from hostfork.baseline.prebuilt import Index, Prebuilt, key_of
@@ -238,7 +245,7 @@ class _Git(_Maker):
 
         staged.copy_of(generation, tree)
         if is_clean(tree, commit):
-            return update(self._wanted, tree)
+            return update(self._wanted, tree, self._ticking(tree))
         _remove(tree)
         return None
 
