@@ -358,3 +358,29 @@ def test_a_base_that_was_not_on_disk_is_never_patched_against(hostfork: Run, per
     assert Path(f"{person.home}/out/a").read_text() == FILES["a"] + "x\n"
     hostfork(person, "run", "--rm", "--private", f"{project}:overlay", "--", "true", check=0)  # taken anew
     hostfork(person, "discard", "one", "--yes", check=0)
+
+
+@pytest.mark.parametrize("unfit", [False, True])
+def test_a_refresh_that_cannot_be_done_leaves_what_is_there(
+    unfit: bool, hostfork: Run, person: Person, project: str
+) -> None:
+    """Also where all would have to be taken anew."""
+    hostfork(person, "baseline", "create", "mono", "--from", project, check=0)
+    if unfit:
+        person.call(os.mknod, f"{project}/src/hole", 0o020000, 0)
+    else:
+        person.call(os.rename, project, f"{project}-away")
+        person.call(write_as_file, project)
+    (manifest,) = Path(f"{person.state}/pool/baseline/mono.0").glob("g[0-9]*/manifest")
+    manifest.unlink()
+    hostfork(person, "baseline", "refresh", "mono", check=125)
+    place = f"{person.home}/at"
+    person.call(os.mkdir, place)
+    done = hostfork(person, "run", "--base", "mono", "--at", place, "--", "cat", f"{place}/src/c", check=0)
+    assert done.stdout == "c\n"
+    hostfork(person, "recover", check=0)
+    assert lines_of(person) == ["mono.0"]
+
+
+def write_as_file(path: str) -> None:
+    Path(path).write_text("no folder any more")

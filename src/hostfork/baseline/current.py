@@ -11,6 +11,7 @@ before it is taken, and what was written since, or shortly before a later walk t
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import time
@@ -130,7 +131,8 @@ def made_equal(line: Line, source: Source, progress: Progress | None = None) -> 
     try:
         return _made_equal(line, source, progress)
     except UnfitError as error:
-        line.is_unfit(os.path.relpath(error.path or source.path, source.path))
+        if line.is_automatic:
+            line.is_unfit(os.path.relpath(error.path or source.path, source.path))
         raise
     except OSError as error:
         raise _unmade(line, source, error) from error
@@ -142,10 +144,11 @@ def _unmade(line: Line, source: Source, error: OSError) -> StorageError:
 
 def _made_equal(line: Line, source: Source, progress: Progress | None) -> Ready:
     start = time.monotonic()
+    if not os.path.isdir(source.path):
+        raise source_error(source, OSError(errno.ENOTDIR if os.path.lexists(source.path) else errno.ENOENT, ""))
     line.settle()
     top = line.top()
     if top is not None and not is_whole(top):
-        line.drop()
         top = None
     if not line.is_automatic:
         from hostfork.baseline import snapshots
@@ -153,15 +156,14 @@ def _made_equal(line: Line, source: Source, progress: Progress | None) -> Ready:
         snapshot = snapshots.taken(line, source, start)
         if snapshot is not None:
             return snapshot
-    if top is not None and Facts.read(top).stored is Stored.SNAPSHOT:
-        line.drop()
-    elif top is not None:
+    if top is not None and Facts.read(top).stored is not Stored.SNAPSHOT:
         from hostfork.baseline.refresh import refreshed
 
         ready = refreshed(line, top, source, progress, by_content=filesystem_of(source.path).kind not in STAMPED)
         if ready is not None:
             return ready
-        line.drop()
+    if line.is_automatic:
+        line.drop()  # its space may be needed; one with a name stays what it is until there is another
     return taken(line, source, progress, start)
 
 
@@ -215,6 +217,7 @@ def taken(line: Line, source: Source, progress: Progress | None, start: float) -
     facts.write(generation)
     write_young(generation, young)
     made = line.commit((os.path.basename(tree),))
+    line.settle()
     return Ready(made, facts, replica.files, replica.bytes, time.monotonic() - start)
 
 
