@@ -57,12 +57,14 @@ class Place:
             time.sleep(0.02)
 
 
-@pytest.fixture(params=["snapshot", "clone"])
-def place(request: pytest.FixtureRequest, btrfs_disk: Disk, person: Person) -> Place:
-    """On Btrfs: a project in a subvolume that its owner may take snapshots of, and one in another's."""
-    if request.param == "clone" and person.uid == 0:
-        pytest.skip("root takes snapshots of every subvolume")
-    return Place(btrfs_disk, person, request.param == "snapshot")
+@pytest.fixture(params=["root-snapshot", "user-snapshot", "user-clone"])
+def place(request: pytest.FixtureRequest, btrfs_disk: Disk) -> Place:
+    """On Btrfs: a project in a subvolume that its owner may take snapshots of, and one in another's.
+
+    Root may take them of every subvolume.
+    """
+    name, _, how = request.param.partition("-")
+    return Place(btrfs_disk, request.getfixturevalue(name), how == "snapshot")
 
 
 def test_a_writable_snapshot(hostfork: Run, place: Place) -> None:
