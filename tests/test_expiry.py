@@ -19,7 +19,8 @@ from hostfork.errors import Code, ForkError
 from hostfork.lifecycle import expired, expirer, expiry, unused, uses
 from hostfork.lifecycle.config import KeepRules
 from hostfork.lifecycle.store import Store, state_folder
-from test_recover import FILES, kill, wait_until
+from rigs import wait_until
+from test_recover import FILES, kill
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 

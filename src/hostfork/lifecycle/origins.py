@@ -285,7 +285,10 @@ class _Fork(_Maker):
         self._fork: Fork = Fork.open(origin.place)
         record = self._fork.record
         self._private: tuple[PathRecord, ...] = private_paths(record)
-        self.origin = replace(origin, place=record.name, reference=record.created)
+        # A later fork may have the name, and the second; its owner is another process.
+        owner = record.owner
+        who = "" if owner is None else f" {owner.boot_id} {owner.pid} {owner.start_time}"
+        self.origin = replace(origin, place=record.name, reference=record.created + who)
         self.pool = record.pool
 
     def paths(self, at: str | None) -> tuple[str | None, ...]:
