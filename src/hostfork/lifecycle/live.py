@@ -18,7 +18,7 @@ from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import Outcome, PathOutcome, Record, Status
 from hostfork.lifecycle.release import Leftovers, close_view, end_writers, erase_later, erased, marks, release
 from hostfork.lifecycle.request import ExportForm, Keep, Request
-from hostfork.lifecycle.store import ForkFolder, now
+from hostfork.lifecycle.store import ForkFolder, Store, now
 from hostfork.lifecycle.view import attaches
 from hostfork.policy.plan import Plan
 from hostfork.storage.choose import storage_of
@@ -56,8 +56,8 @@ def _import_the_end() -> None:
 class LiveFork:
     """One fork and its owner. As a context: an error gives everything back, or keeps what the command changed."""
 
-    def __init__(self, folder: ForkFolder, plan: Plan, request: Request, tell: Tell, times: Times) -> None:
-        self._folder = folder
+    def __init__(self, plan: Plan, request: Request, tell: Tell, times: Times) -> None:
+        self._made: ForkFolder | None = None
         self._plan = plan
         self._request = request
         self._tell = tell
@@ -87,7 +87,20 @@ class LiveFork:
             if error is not None and self._record is not None:
                 with contextlib.suppress(HostforkError, OSError):  # else the next run does it
                     erase_later(self._record.pool)
-            self._folder.close()
+            if self._made is not None:
+                self._made.close()
+
+    def create(self, store: Store) -> None:
+        """Its name and its lock. Raises ForkError `fork.name-taken`, `fork.bad-name`, `fork.state`.
+
+        Inside the context: between a folder that is there and somebody who removes it no Ctrl-C may come.
+        """
+        self._made = store.create(self._request.name)
+
+    @property
+    def _folder(self) -> ForkFolder:
+        assert self._made is not None
+        return self._made
 
     @property
     def record(self) -> Record:
@@ -327,7 +340,8 @@ class LiveFork:
 
     def _give_back(self) -> Leftovers:
         if self._record is None:
-            self._folder.remove()
+            if self._made is not None:
+                self._made.remove()
             return Leftovers()
         if self._launched:
             end_writers(self.record, self._helper)

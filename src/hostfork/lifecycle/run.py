@@ -57,7 +57,8 @@ def _run(request: Request, tell: Tell, caller: Caller, signals: SignalSource | N
         tell(events.Planned(plan))
         times.end("plan")
         store = Store(state_folder())
-        with LiveFork(store.create(request.name), plan, request, tell, times) as fork:
+        with LiveFork(plan, request, tell, times) as fork:
+            fork.create(store)
             fork.prepare(cwd, helper)
             fork.launch(caller, signals)
             fork.watch(signals)
