@@ -11,10 +11,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 
 HOSTFORK = os.path.join(os.path.dirname(sys.executable), "hostfork")
-BAR = 1.2
+BAR, SETTLING = 1.2, 5.0
 
 
 def cached() -> int:
@@ -28,9 +29,11 @@ def drop(folder: str) -> None:
     os.sync()
     for place, _, names in os.walk(folder):
         for name in names:
-            opened = os.open(os.path.join(place, name), os.O_RDONLY)
-            os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(opened)
+            path = os.path.join(place, name)
+            if os.path.isfile(path):
+                opened = os.open(path, os.O_RDONLY)
+                os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(opened)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,7 +43,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--folder", default="/var/tmp")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(dir=options.folder, prefix="hostfork-bench-") as scratch:
+    with tempfile.TemporaryDirectory(
+        dir=options.folder, prefix="hostfork-bench-", ignore_cleanup_errors=True
+    ) as scratch:
         project, size = f"{scratch}/project", options.megabytes << 20
         os.mkdir(project)
         with open(f"{project}/file", "wb") as file:
@@ -48,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
                 file.write(os.urandom(1 << 20))
         os.environ["XDG_STATE_HOME"] = f"{scratch}/state"
         subprocess.run([HOSTFORK, "baseline", "create", "one", "--from", project], check=True, stdout=sys.stderr)
+        time.sleep(SETTLING)  # it is read once more in the background, for its sums
         drop(scratch)
         before = cached()
         command = [HOSTFORK, "run", "--base", "one", "--", "cat", f"{project}/file"]
