@@ -284,9 +284,12 @@ def test_tab_writes_what_is_meant(in_shell: Shell) -> None:
         "hostfork run --private . -- mkte": "hostfork run --private . -- mktemp ",
         "hostfork run --private . -- cat a.t": "hostfork run --private . -- cat a.txt ",
     }.items():
-        in_shell.line(typed)
-        in_shell.press("@")
-        screen = in_shell.wait(re.escape(f"READY> {written}@") + r"\Z")
+        for _ in range(2):  # on a busy machine fish may draw its prompt once more by itself
+            in_shell.line(typed)
+            in_shell.press("@")
+            screen = in_shell.wait(re.escape(f"READY> {written}@") + r"\Z")
+            if screen.count("\n") == 0:
+                break
         assert screen.count("\n") == 0
 
 
