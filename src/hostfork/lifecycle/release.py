@@ -94,7 +94,7 @@ def end_writers(record: Record, keeper: Helper | None) -> StopReport:
         return StopReport(())
     namespace = record.mount_namespace if record.same_paths else None
     known = frozenset(map(os.fsencode, marks(record)))
-    return stop(_group(record), keeper, namespace, known, tuple(map(os.fsencode, places(record))))
+    return stop(_group(record), keeper, namespace, known, lambda: tuple(map(os.fsencode, places(record))))
 
 
 def await_keeper(record: Record) -> None:

@@ -14,6 +14,13 @@ from hostfork.policy.paths import normal
 from hostfork.policy.rules import EndpointRule, Quiesce, Rule, RuleOptions
 from hostfork.vocabulary import Access, Guarantee, Mechanism, Prefer, Require, Unreadable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from enum import Enum
+    from typing import TypeVar
+
+    Word = TypeVar("Word", bound=Enum)
+
 PRIVATE_WORDS: dict[str, Mechanism | Guarantee] = {
     **{word.value: word for word in Mechanism},
     **{word.value: word for word in Guarantee},
@@ -89,29 +96,25 @@ def parse_duration(text: str, place: str) -> float:
 
 def parse_require(text: str, place: str) -> Require:
     """The promise of that name. Raises PolicyError (`policy.bad-value`) with the names there are."""
-    try:
-        return Require(text)
-    except ValueError as error:
-        known = ", ".join(word.value for word in Require)
-        raise _value(f"{text!r} is nothing that can be required", place, f"known: {known}") from error
+    return _word(Require, text, place, "nothing that can be required")
 
 
 def parse_prefer(text: str, place: str) -> Prefer:
     """The preference of that name. Raises PolicyError (`policy.bad-value`) with the names there are."""
-    try:
-        return Prefer(text)
-    except ValueError as error:
-        known = ", ".join(word.value for word in Prefer)
-        raise _value(f"{text!r} is nothing that can be preferred", place, f"known: {known}") from error
+    return _word(Prefer, text, place, "nothing that can be preferred")
 
 
 def parse_unreadable(text: str, place: str) -> Unreadable:
     """What is to be done with what cannot be read. Raises PolicyError (`policy.bad-value`) with the words there are."""
+    return _word(Unreadable, text, place, "nothing to do with what cannot be read")
+
+
+def _word(kind: type[Word], text: str, place: str, wrong: str) -> Word:
     try:
-        return Unreadable(text)
+        return kind(text)
     except ValueError as error:
-        known = ", ".join(word.value for word in Unreadable)
-        raise _value(f"{text!r} is nothing to do with what cannot be read", place, f"known: {known}") from error
+        known = ", ".join(str(word.value) for word in kind)
+        raise _value(f"{text!r} is {wrong}", place, f"known: {known}") from error
 
 
 def check_quiesce(quiesce: Quiesce, place: str) -> Quiesce:

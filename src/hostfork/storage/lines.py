@@ -186,7 +186,7 @@ class Line:
 
         Raises OSError.
         """
-        opened = self._lock(source, waiting, make=True)
+        opened = self._lock(source, waiting)
         try:
             self._clean()
             try:
@@ -221,7 +221,7 @@ class Line:
         finally:
             os.close(opened)
 
-    def _lock(self, source: Source, waiting: Callable[[], None], make: bool) -> int:
+    def _lock(self, source: Source, waiting: Callable[[], None]) -> int:
         while True:
             os.makedirs(self.path, 0o700, exist_ok=True)
             opened = os.open(self.path, FOLDER)

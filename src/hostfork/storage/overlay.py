@@ -35,6 +35,7 @@ from hostfork.storage.entry import FOLDER, Copier, Taken, open_quietly, read_ext
 from hostfork.storage.failures import failed, unmade
 from hostfork.storage.filesystem import filesystem_of
 from hostfork.storage.keys import Keyed, Keys
+from hostfork.storage.layering import MARKS
 from hostfork.storage.tree import remove_tree
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
@@ -42,7 +43,6 @@ UPPER, WORK = "upper", "work"
 _LOWER = "lower"
 _PLAIN = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
 """Filesystems whose features, once tried, are all that overlayfs asks for. On others a mount is tried as well."""
-_MARKS = ("user.overlay.", "trusted.overlay.")
 
 
 class Overlay(Keyed):
@@ -140,7 +140,7 @@ def _source_obstacle(source: Source) -> Refusal | None:
         return _refused(f"{source.path} is a single file, overlays are over folders")
     folder = open_quietly(source.path, FOLDER)
     try:
-        marks = [name for name, _ in read_extra(folder).attributes if name.startswith(_MARKS)]
+        marks = [name for name, _ in read_extra(folder).attributes if name.startswith(MARKS)]
         layers = stores.obstacle(source, folder)
     finally:
         os.close(folder)

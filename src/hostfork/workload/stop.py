@@ -19,6 +19,7 @@ from hostfork.workload.launch import Helper
 
 Marks = frozenset[bytes]
 """Variables of an environment, `NAME=VALUE`."""
+Places = Callable[[], tuple[bytes, ...]]
 _PATIENCE = 10.0
 _LOOK_AGAIN = 200
 """Milliseconds."""
@@ -33,14 +34,14 @@ class StopReport:
 
 
 def stop(
-    group: Group | None, keeper: Helper | None, namespace: int | None, marks: Marks, places: tuple[bytes, ...] = ()
+    group: Group | None, keeper: Helper | None, namespace: int | None, marks: Marks, places: Places = tuple
 ) -> StopReport:
     """End the tree: by cgroup.kill, else by the keeper as subreaper; then look for what is left of the fork.
 
     `namespace` is the inode of the view's mount namespace, None where the command shares the host's. `keeper` is not a
-    survivor. `marks` are the variables that every process of the fork inherits, `places` what only the mount table of
-    its view holds: by them its processes are known where no keeper holds the namespace any more. Waits at most some
-    seconds for what the kernel cannot end (a process in an uninterruptible call).
+    survivor. `marks` are the variables that every process of the fork inherits, `places` gives what only the mount
+    table of its view holds: by them its processes are known where no keeper holds the namespace any more. Waits at most
+    some seconds for what the kernel cannot end (a process in an uninterruptible call).
     """
     if group is not None and group.exists():
         group.kill()
@@ -49,16 +50,20 @@ def stop(
     elif keeper is not None:
         _end_by_subreaper(keeper)
     if keeper is None:
-        return _clear(lambda: tuple(pid for pid in _candidates(namespace) if _belongs(pid, marks, places)))
+        known = places()
+        return _clear(lambda: tuple(pid for pid in _candidates(namespace) if _belongs(pid, marks, known)))
     if namespace is None:
         return StopReport(())
     return _clear(lambda: _beside(keeper.pid, namespace, marks, places))
 
 
-def _beside(keeper: int, namespace: int, marks: Marks, places: tuple[bytes, ...]) -> tuple[int, ...]:
+def _beside(keeper: int, namespace: int, marks: Marks, places: Places) -> tuple[int, ...]:
     """The processes in the keeper's namespace. Once it is dead the number may be that of another fork's namespace."""
     found = tuple(pid for pid in members(namespace) if pid != keeper)
-    return found if _is_in(keeper, namespace) else tuple(pid for pid in found if _belongs(pid, marks, places))
+    if not found or _is_in(keeper, namespace):
+        return found
+    known = places()
+    return tuple(pid for pid in found if _belongs(pid, marks, known))
 
 
 def members(namespace: int) -> tuple[int, ...]:
