@@ -18,6 +18,7 @@ from collections.abc import Callable
 from hostfork.baseline import opener
 from hostfork.baseline.opener import Opener
 from hostfork.baseline.sums import NOTHING, Sum, summed
+from hostfork.collect.digest import Digester
 from hostfork.collect.walk import Place, attributes
 
 TYPE_CHECKING = False
@@ -35,20 +36,14 @@ _WINDOW = 2
 """Messages that one process has at a time: the socket never fills, so that nobody waits for each other."""
 _LARGEST = 1 << 20
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_BUFFER, _SMALL = 1 << 20, 1 << 18
-"""Bytes read at once: by several threads, by one."""
-_MANY_THREADS = 8 << 20
-"""Bytes of a file from which several threads hash it: one BLAKE3 cannot be made by several processes."""
 
 
 class Hasher:
     """Reads files. `threads`: large ones by a thread for each processor."""
 
     def __init__(self, threads: bool) -> None:
-        from blake3 import blake3
-
-        self._blake3, self._threads = blake3, threads
-        self._buffer = bytearray(_BUFFER)
+        self._digester = Digester(threads)
+        self.text = self._digester.text
         self.opener = Opener()
 
     def file(self, folder: int, name: str) -> Sum | int:
@@ -61,7 +56,7 @@ class Hasher:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode):
                 return errno.ESTALE
-            return summed(found, self._content(file, found.st_size), self.attributes(file))
+            return summed(found, self._digester.content(file, found.st_size), self.attributes(file))
         except OSError as error:
             return error.errno or errno.EIO
         finally:
@@ -80,23 +75,7 @@ class Hasher:
         if not found:
             return NOTHING
         parts = [b"%s\0%d\0%s" % (os.fsencode(name), len(found[name]), found[name]) for name in sorted(found)]
-        return self._blake3(b"".join(parts)).digest()
-
-    def text(self, target: bytes) -> bytes:
-        """The digest of a symlink's target."""
-        return self._blake3(target).digest()
-
-    def _content(self, file: int, size: int) -> bytes:
-        several = self._threads and size >= _MANY_THREADS
-        view = memoryview(self._buffer)[: _BUFFER if several else _SMALL]
-        count = os.readv(file, [view])
-        if count == size and count < len(view):
-            return self._blake3(view[:count]).digest()
-        state = self._blake3(max_threads=self._blake3.AUTO if several else 1)
-        while count:
-            state.update(view[:count])
-            count = os.readv(file, [view])
-        return state.digest()
+        return self.text(b"".join(parts))
 
 
 class Alone:

@@ -7,17 +7,12 @@ from collections.abc import Iterator
 
 from hostfork.collect.changeset import Change
 from hostfork.collect.difference import below, between, created, deleted, joined
+from hostfork.collect.digest import Digester
 from hostfork.collect.ignores import IGNORE_FILES
 from hostfork.collect.reader import read_small
 from hostfork.collect.walk import Facts, Place, attribute_fields, attributes, facts, open_file, opened_folder
 from hostfork.values import frozen
 from hostfork.vocabulary import EntryKind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from blake3 import blake3
-
-_CHUNK = 1 << 20
 
 
 @frozen
@@ -61,9 +56,7 @@ class FullScan:
     """One walk over a tree. `ours`: a private tree, where the modes that the fork set are no obstacle."""
 
     def __init__(self, omit: tuple[str, ...], ours: bool) -> None:
-        from blake3 import blake3
-
-        self._new_hash = blake3
+        self._digester = Digester(threads=False)
         self._omit = frozenset(omit)
         self._ours = ours
         self._digests: dict[tuple[int, int], bytes] = {}
@@ -95,16 +88,10 @@ class FullScan:
             except PermissionError:
                 return None
             try:
-                self._digests[inode] = _hash_file(file, self._new_hash(max_threads=1))
+                self._digests[inode] = self._digester.content(file, os.fstat(file).st_size)
             finally:
                 os.close(file)
         return self._digests[inode]
-
-
-def _hash_file(file: int, state: blake3) -> bytes:
-    while chunk := os.read(file, _CHUNK):
-        state.update(chunk)
-    return state.digest()
 
 
 def differences(before: FullManifest, after: FullManifest, at: str) -> Iterator[Change]:
