@@ -585,6 +585,18 @@ def write_files(root: str, files: Mapping[str, str]) -> None:
             os.chmod(path, 0o755)
 
 
+def left_in_state(folder: str) -> list[str]:
+    """Every file in a state folder, every fork and every key there; but the logs, which outlive their forks."""
+    found = []
+    for here, _folders, files in os.walk(folder):
+        if here == os.path.join(folder, "logs"):
+            continue
+        found += [os.path.join(here, name) for name in files]
+        if os.path.basename(os.path.dirname(here)) in ("copy", "overlay", "scratch", "forks"):
+            found.append(here)
+    return found
+
+
 def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
     """Wait for something that comes, or fail."""
     deadline = time.monotonic() + seconds

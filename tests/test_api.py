@@ -33,7 +33,7 @@ def request(project, script, mode="", **options):
 def clean():
     """No fork and no storage is there."""
     assert api.Fork.all() == ()
-    assert [files for _, _, files in os.walk(state_folder()) if files] == []
+    assert rigs.left_in_state(state_folder()) == []
     return True
 
 

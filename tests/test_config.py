@@ -22,6 +22,8 @@ def file(tmp_path):
         ("[keep]\nkeep-days = 30\n", {"keep_days": 30}),
         ('[keep]\nkeep-days = "none"\nkeep-days-ignored = 3\n', {"keep_days": None, "keep_days_ignored": 3}),
         ("keep = { max-forks = 1 }", {"max_forks": 1}),
+        ("[keep]\nlog-days = 3\n", {"log_days": 3}),
+        ('[keep]\nlog-days = "none"\n', {"log_days": None}),
         ('[keep]\nmax-bytes = "20G"\n', {"max_bytes": 20 << 30, "max_percent": None}),
         ("[keep]\nmax-bytes = 4096\n", {"max_bytes": 4096, "max_percent": None}),
         ('[keep]\nmax-bytes = "5%"\n', {"max_bytes": None, "max_percent": 5}),

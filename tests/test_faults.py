@@ -52,12 +52,7 @@ def refused(hostfork, person, code, *args, status=125, **options):
 
 def nothing_left(person):
     """The state folder holds no fork and the pool no storage."""
-    found = []
-    for here, _folders, files in os.walk(person.state):
-        found += [os.path.join(here, name) for name in files]
-        if os.path.basename(os.path.dirname(here)) in ("copy", "overlay", "scratch", "forks"):
-            found.append(here)
-    assert found == []
+    assert rigs.left_in_state(person.state) == []
 
 
 def names(hostfork, person):
@@ -394,7 +389,7 @@ def _traced_run(private, mark, call, inject):
     for fork in api.Fork.all():
         kept.append([change.path[len(project) + 1 :] for change in fork.diff().changes])
         assert fork.discard() == ()
-    assert [here for here, _, files in os.walk(state_folder()) if files] == []
+    assert rigs.left_in_state(state_folder()) == []
     log = Path(f"{mark}.log").read_text()
     assert "killed by SIGKILL" in log if "signal" in inject else "INJECTED" in log, log
     return error, wrote, kept

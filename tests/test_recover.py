@@ -164,7 +164,8 @@ def _discard(project):
     (fork,) = api.Fork.all()
     changed = {change.path[len(project) + 1 :]: change.change.value for change in fork.diff().changes}
     assert fork.discard() == ()
-    kept = os.path.join(state_folder(), "pool", "baseline")
+    # baselines stay, and so does what its log tells
+    kept = tuple(os.path.join(state_folder(), name) for name in ("pool/baseline", "logs"))
     assert [files for place, _, files in os.walk(state_folder()) if files and not place.startswith(kept)] == []
     return changed
 

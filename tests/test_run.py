@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import rigs
 from rigs import Disk, Person
 
 Run = Callable[..., "subprocess.CompletedProcess[Any]"]
@@ -85,12 +86,7 @@ def test_the_main_job(hostfork: Run, person: Person, project: str, mode: str) ->
 
 def leftovers(person: Person) -> list[str]:
     """What is left in the state folder."""
-    found = []
-    for here, _folders, files in os.walk(person.state):
-        found += [os.path.join(here, name) for name in files]
-        if os.path.dirname(here).endswith(("/copy", "/overlay", "/scratch", "/forks")):
-            found.append(here)
-    return found
+    return rigs.left_in_state(person.state)
 
 
 @pytest.mark.parametrize("mode", MODES)

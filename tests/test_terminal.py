@@ -18,6 +18,7 @@ import pexpect
 import pyte
 import pytest
 
+import rigs
 from rigs import Disk, Person, is_alive
 
 Run = Callable[..., "subprocess.CompletedProcess[Any]"]
@@ -841,12 +842,7 @@ def test_stop_while_it_copies(shell: Screen, person: Person, project: str) -> No
 
 def left_in_state(person: Person) -> list[str]:
     """Every file in the state folder, and every fork and key."""
-    found = []
-    for here, _folders, files in os.walk(person.state):
-        found += [os.path.join(here, name) for name in files]
-        if os.path.basename(os.path.dirname(here)) in ("copy", "overlay", "scratch", "forks"):
-            found.append(here)
-    return found
+    return rigs.left_in_state(person.state)
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])

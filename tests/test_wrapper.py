@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import rigs
 from hostfork import api
 from rigs import Disk, Person, is_alive, wait_until
 
@@ -462,12 +463,7 @@ def calls_of_fork(trace: str) -> list[tuple[str, int]]:
 
 def left_in_state(person: Person) -> list[str]:
     """Every file in the state folder, and every fork and key."""
-    found = []
-    for here, _folders, files in os.walk(person.state):
-        found += [os.path.join(here, name) for name in files]
-        if os.path.basename(os.path.dirname(here)) in ("copy", "overlay", "scratch", "forks"):
-            found.append(here)
-    return found
+    return rigs.left_in_state(person.state)
 
 
 def make_many(folder: str) -> None:

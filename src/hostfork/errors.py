@@ -72,6 +72,7 @@ class Code(Enum):
     FORK_CORRUPT = ("fork.corrupt", "the fork's record cannot be read")
     FORK_LOST = ("fork.lost", "the fork's storage is gone")
     FORK_STATE = ("fork.state", "the state folder cannot be used")
+    FORK_DECIDED = ("fork.decided", "what was decided about the fork forbids that")
     FORK_CONFIRM = ("fork.confirm", "something would be lost and nobody confirmed it")
     # baselines
     BASELINE_NOT_FOUND = ("baseline.not-found", "there is no baseline of that name")

@@ -250,6 +250,12 @@ TROUBLES = {
         "written, or belongs to somebody else.",
         "put its owner and mode right, or name another one: `XDG_STATE_HOME=DIR`",
     ),
+    Code.FORK_DECIDED: _trouble(
+        "A fork that is sealed, or that waits for approval, is not written any more: what was read is what is applied. "
+        "One that was discarded or expired is on its way out.",
+        "`hostfork unseal FORK` opens it again, and an approval is void then",
+        "`hostfork show FORK` says what was decided, `hostfork log FORK` by whom",
+    ),
     Code.FORK_CONFIRM: _trouble(
         "The verb would throw changes away and asks first; without a terminal nobody can answer.",
         "`--yes` says it beforehand; `--dry-run` shows what would be lost",

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 from hostfork.errors import Code, CommandError
 from hostfork.helper.protocol import Context
 from hostfork.helper.syscalls import is_ignored
+from hostfork.lifecycle.record import Who
 from hostfork.lifecycle.request import Request
-from hostfork.policy.plan import Plan
+from hostfork.policy.rules import Environment
 from hostfork.values import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _LIBRARYS = (32, 33)
 """Signals of the C library's own, that Python does not show; whatever posix_spawn started has them ignored."""
@@ -50,12 +56,17 @@ class Caller:
         return path
 
 
+def who(tags: Sequence[tuple[str, str]] = ()) -> Who:
+    """Who calls now."""
+    return Who(os.getuid(), tuple(sys.argv), os.environ.get("SUDO_USER"), os.environ.get("HOSTFORK_FORK"), tuple(tags))
+
+
 def command_context(
-    request: Request, plan: Plan, caller: Caller, cwd: str, marks: tuple[str, ...], root: str | None
+    request: Request, changes: Environment, caller: Caller, cwd: str, marks: tuple[str, ...], root: str | None
 ) -> Context:
     """The command's own context. `root`: where the private copy lies in the relocated mode, else None."""
-    variables = {} if plan.environment.clear else dict(os.environ)
-    variables |= dict(plan.environment.variables)
+    variables = {} if changes.clear else dict(os.environ)
+    variables |= dict(changes.variables)
     variables |= {"HOSTFORK": "1"} | dict(mark.split("=", 1) for mark in marks)
     if root is not None:
         variables["HOSTFORK_ROOT"] = root

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, unique
 
 from hostfork.errors import Code, ForkError, HostforkError
-from hostfork.lifecycle import expired, unused, uses
+from hostfork.lifecycle import audit, expired, unused, uses
 from hostfork.lifecycle.config import KeepRules
 from hostfork.lifecycle.expired import Expired
 from hostfork.lifecycle.pools import pools
@@ -127,6 +127,7 @@ def gc(store: Store, rules: KeepRules, *, dry_run: bool = False, must_be_noted: 
     except (HostforkError, OSError) as error:
         leftovers += _told("automatic baselines", error)
     if not dry_run:
+        audit.forget(store, rules.log_days)
         for pool in pools(store):
             erase_later(pool)
     return Collected(tuple(gone), judged.over, judged.waiting, tuple(spared), tuple(leftovers), rules)
@@ -177,9 +178,10 @@ def expire(store: Store, due: Due, *, must_be_noted: bool = False) -> Expired | 
             except ForkError:
                 if must_be_noted:
                     raise
+            told = audit.try_to_tell(store, record, audit.Event.EXPIRED, why=gone.why)
             left = close_view(record, None)
             left = release(folder, replace(record, disposition=Disposition.EXPIRED), left)
-    told = erased(record.pool, left).told
+    told += erased(record.pool, left).told
     if told:
         raise ForkError(Code.FORK_STATE, f"{record.name} expired, and a part of it is left", details=told)
     return gone

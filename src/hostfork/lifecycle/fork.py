@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, ForkError, HostforkError, StorageError
-from hostfork.lifecycle import changes, uses
+from hostfork.lifecycle import audit, changes, uses
 from hostfork.lifecycle.record import ForkProcess, PathRecord, Record, observed_activity
 from hostfork.lifecycle.release import await_keeper, close_view, end_writers, erased, members_of, release
 from hostfork.lifecycle.request import ExportForm
@@ -225,8 +225,9 @@ class Fork:
                     raise _busy(
                         self.name, f"has processes that cannot be ended: {', '.join(map(str, report.survivors))}"
                     )
+            told = audit.try_to_tell(store, record, audit.Event.DISCARDED)
             left = release(folder, record, close_view(record, None))
-        return erased(record.pool, left).told
+        return told + erased(record.pool, left).told
 
     def _must_be_still(self, verb: str) -> None:
         if self.activity in (Activity.RUNNING, Activity.PREPARING, Activity.RELEASING):

@@ -95,6 +95,7 @@ class LiveFork:
 
         Inside the context: between a folder that is there and somebody who removes it no Ctrl-C may come.
         """
+        self._store = store
         self._made = store.create(self._request.name)
 
     @property
@@ -166,6 +167,19 @@ class LiveFork:
         self._tell(events.StartedCommand(launched.pid))
         self._times.end("launch")
 
+    def rest(self) -> Record:
+        """Nothing runs in it now: it is kept as it is, to be entered. Its storage stays whole."""
+        from hostfork.lifecycle import uses
+        from hostfork.lifecycle.terms import Terms
+
+        self._probes.close()
+        Terms.of(self._plan).save(self._folder)
+        self._record = self._folder.advance(self.record, Activity.IDLE, durable=True, keeper=None, lasting=True)
+        uses.begin(self._folder.path)
+        self._folder.note("kept")
+        self._finished = True
+        return self.record
+
     def watch(self, signals: SignalSource | None) -> None:
         """Wait for the command's end."""
         namespace = self.record.mount_namespace if self.record.same_paths else None
@@ -227,10 +241,14 @@ class LiveFork:
 
     def _keep(self, found: dict[str, Changeset]) -> None:
         """What is kept is evidence: on disk before anything is given up. `kept` is noted once the view is closed."""
+        from hostfork.lifecycle import audit
+
         self._record = changes.check_sources(self.record, found, self._probes, self._warn)
         found = bases.remember(self._folder, self.record, found, self._probes)
         changes.store_changes(self._folder, changes.joined(found))
         changes.make_durable(self.record, found)
+        for sentence in audit.tell_kept(self._store, self.record):
+            self._warn(sentence)
         ignored = changes.only_ignored(found)
         self._record = self._folder.advance(self.record, Activity.IDLE, durable=True, ignored_only=ignored)
         changes.reduce_storage(self.record, found)
@@ -273,7 +291,7 @@ class LiveFork:
             attaches=attaches(self._plan, self.record, self._folder) if self._plan.same_paths else (),
             cgroup=self._plan.cgroup_parent is not None,
             owner=os.getpid(),
-            context=command_context(self._request, self._plan, caller, cwd, marks(self.record), root),
+            context=command_context(self._request, self._plan.environment, caller, cwd, marks(self.record), root),
             limit=self._plan.timeout or 0.0,
             meter=self._meter is not None,
         )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from hostfork.errors import Code, StorageError
+from hostfork.lifecycle.context import who
 from hostfork.lifecycle.events import Event, PreparedPath, Progress, Warned
 from hostfork.lifecycle.record import SCHEMA, PathRecord, Record
 from hostfork.lifecycle.request import Request
@@ -52,6 +53,8 @@ def new_record(fork: ForkFolder, plan: Plan, request: Request, cwd: str) -> Reco
         cgroup=None if plan.cgroup_parent is None else f"{plan.cgroup_parent}/hostfork-{fork.name}",
         owner=identify(os.getpid()),
         storage_limit=plan.storage_limit,
+        id=os.urandom(6).hex(),
+        by=who(request.tags),
     )
 
 

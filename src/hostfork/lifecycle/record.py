@@ -6,6 +6,7 @@ A record is saved before the things that it names are made, so that a crash leav
 from __future__ import annotations
 
 from hostfork.collect.changeset import Counts
+from hostfork.errors import Code, ForkError
 from hostfork.storage.contract import Lost
 from hostfork.values import frozen
 from hostfork.vocabulary import (
@@ -24,7 +25,7 @@ from hostfork.workload.identity import ProcessIdentity
 SCHEMA = 1
 
 ACTIVITY_AFTER: dict[Activity, frozenset[Activity]] = {
-    Activity.PREPARING: frozenset({Activity.RUNNING, Activity.ORPHANED, Activity.RELEASING}),
+    Activity.PREPARING: frozenset({Activity.RUNNING, Activity.IDLE, Activity.ORPHANED, Activity.RELEASING}),
     Activity.RUNNING: frozenset({Activity.IDLE, Activity.FROZEN, Activity.ORPHANED, Activity.RELEASING}),
     Activity.FROZEN: frozenset({Activity.RUNNING, Activity.ORPHANED}),
     Activity.IDLE: frozenset({Activity.RUNNING, Activity.RELEASING}),
@@ -39,11 +40,38 @@ DISPOSITION_AFTER: dict[Disposition, frozenset[Disposition]] = {
          Disposition.EXPIRED}
     ),
     Disposition.SEALED: frozenset({Disposition.OPEN, Disposition.APPLIED, Disposition.DISCARDED, Disposition.EXPIRED}),
-    Disposition.AWAITING_APPROVAL: frozenset({Disposition.OPEN, Disposition.APPLIED, Disposition.DISCARDED}),
+    Disposition.AWAITING_APPROVAL: frozenset(
+        {Disposition.OPEN, Disposition.SEALED, Disposition.APPLIED, Disposition.DISCARDED}
+    ),
     Disposition.APPLIED: frozenset({Disposition.OPEN, Disposition.DISCARDED, Disposition.EXPIRED}),
     Disposition.DISCARDED: frozenset(),
     Disposition.EXPIRED: frozenset(),
 }  # fmt: skip
+
+
+_DECIDED = {
+    Disposition.OPEN: ("is open", "hostfork show {}"),
+    Disposition.SEALED: ("is sealed", "hostfork unseal {}"),
+    Disposition.AWAITING_APPROVAL: ("waits for approval", "hostfork approve {0} · hostfork unseal {0} withdraws it"),
+    Disposition.APPLIED: ("is applied", "hostfork undo {}"),
+    Disposition.DISCARDED: ("is being discarded", "hostfork log {}"),
+    Disposition.EXPIRED: ("has expired", "hostfork log {}"),
+}
+"""What was decided, said of a fork, and the command that helps."""
+
+
+@frozen
+class Who:
+    """Who asked for something. `sudo`: who called sudo(8). `inside`: the fork from which it was asked.
+
+    `tags` are words of their own that somebody gave it: name and value.
+    """
+
+    uid: int
+    argv: tuple[str, ...] = ()
+    sudo: str | None = None
+    inside: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
 
 
 @frozen
@@ -137,6 +165,16 @@ class Record:
     """The machine went down before the changes were on disk."""
     ignored_only: bool = False
     """There are changes, and all of them lie in folders that the project ignores."""
+    id: str = ""
+    """Tells it from another fork of that name."""
+    by: Who | None = None
+    """Who made it."""
+    lasting: bool = False
+    """Made to be entered: kept whatever it holds, its storage whole, until it is discarded or expires."""
+    holder: ProcessIdentity | None = None
+    """Who holds the view while it is entered; each command in it has an owner and a keeper of its own."""
+    ports: tuple[tuple[str, int], ...] = ()
+    """Ports that were free when it was made, by the variable that tells each to its commands."""
 
 
 @frozen
@@ -213,12 +251,43 @@ class Reclaiming:
     problem: str | None = None
 
 
+def must_be_open(record: Record, what: str) -> None:
+    """Refuse to write a fork that is sealed, waits for approval or goes. `what`: "entered", "restored".
+
+    One that was applied may be written; it is open then. Raises ForkError `fork.decided`.
+    """
+    if record.disposition not in (Disposition.OPEN, Disposition.APPLIED):
+        raise _forbidden(record, f"cannot be {what}")
+
+
+def check_decision(record: Record, wanted: Disposition) -> None:
+    """Raises ForkError `fork.decided` where the table has no way from what was decided to that."""
+    if wanted is not record.disposition and wanted not in DISPOSITION_AFTER[record.disposition]:
+        raise _forbidden(record, f"cannot become {wanted.value}")
+
+
+def _forbidden(record: Record, what: str) -> ForkError:
+    said, hint = _DECIDED[record.disposition]
+    return ForkError(Code.FORK_DECIDED, f"{record.name} {said} and {what}", hint=hint.format(record.name))
+
+
 def observed_activity(record: Record) -> Activity:
     """What the fork is doing now: the record's word, checked against who still lives."""
     if record.activity is Activity.IDLE:
         return Activity.IDLE
+    if record.activity is Activity.RUNNING and record.holder is not None:
+        return _running(record) if record.holder.alive() else Activity.ORPHANED
     owner_lives = record.owner is not None and record.owner.alive()
     keeper_lives = record.keeper is not None and record.keeper.alive()
     if owner_lives or (keeper_lives and record.activity is Activity.RUNNING):
-        return record.activity
+        return _running(record) if record.activity is Activity.RUNNING else record.activity
     return Activity.ORPHANED
+
+
+def _running(record: Record) -> Activity:
+    """Running, or frozen as its cgroup says (cgroups(7))."""
+    try:
+        with open(f"{record.cgroup}/cgroup.freeze", "rb") as file:
+            return Activity.FROZEN if file.read(1) == b"1" else Activity.RUNNING
+    except OSError:
+        return Activity.RUNNING

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from hostfork.baseline.catalog import Catalog
 from hostfork.collect.changeset import Changeset
 from hostfork.errors import Code, ForkError, HostforkError
-from hostfork.lifecycle import bases, changes, stages, uses
+from hostfork.lifecycle import audit, bases, changes, stages, uses
 from hostfork.lifecycle.pools import forget, is_foreign, is_ours_alone, pools
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.quiesce import undo_quiescing
@@ -64,6 +64,7 @@ def remove_unrecorded(store: Store, name: str) -> tuple[str, ...]:
         for pool in sorted({str(made.get("pool") or store.pool), store.pool}) if not left else ():
             left += _remove_keys(pool, name)
         if not left:
+            left += audit.try_to_tell(store, name, audit.Event.DISCARDED)
             folder.remove()
     return tuple(left)
 
@@ -167,6 +168,8 @@ def _settle(folder: ForkFolder, record: Record) -> Recovered:
         found = changes.collect(folder, record, lambda _path: None)
         if any(changeset.changes for changeset in found.values()):
             return _keep(folder, record, found, left)
+    if audit.has_log(_store_of(folder), record):
+        left = replace(left, stuck=left.stuck + audit.try_to_tell(_store_of(folder), record, audit.Event.RELEASED))
     left = erased(record.pool, release(folder, record, left), background=False)
     return Recovered(record.name, "released" if not left else "partly released", left.told)
 
@@ -186,6 +189,7 @@ def _keep(folder: ForkFolder, record: Record, found: dict[str, Changeset], left:
         status=status,
         ignored_only=changes.only_ignored(found),
     )
+    told = audit.tell_kept(_store_of(folder), record, audit.Event.RECOVERED)
     folder.save(record, durable=True)
     changes.reduce_storage(record, found)
     left = erased(record.pool, left, background=False)
@@ -194,7 +198,11 @@ def _keep(folder: ForkFolder, record: Record, found: dict[str, Changeset], left:
         folder.note("kept")
     torn = ", the machine went down before they were surely on disk" if record.torn else ""
     number = "1 change is" if counts.total == 1 else f"{counts.total} changes are"
-    return Recovered(record.name, f"its command was ended; {number} kept{torn}", left.told)
+    return Recovered(record.name, f"its command was ended; {number} kept{torn}", told + left.told)
+
+
+def _store_of(folder: ForkFolder) -> Store:
+    return Store(os.path.dirname(os.path.dirname(folder.path)))
 
 
 def _start(folder: ForkFolder) -> float:

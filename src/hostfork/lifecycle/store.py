@@ -23,9 +23,9 @@ from enum import Enum
 from hostfork.errors import Code, ForkError
 from hostfork.helper.lean import dumps
 from hostfork.lifecycle.names import check_name, fresh_name
-from hostfork.lifecycle.record import ACTIVITY_AFTER, SCHEMA, Record
+from hostfork.lifecycle.record import ACTIVITY_AFTER, SCHEMA, Record, check_decision
 from hostfork.values import replace
-from hostfork.vocabulary import Activity
+from hostfork.vocabulary import Activity, Disposition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,6 +85,21 @@ class ForkFolder:
         self._descriptor = self._journal = -1
         self._locked = False
 
+    @property
+    def descriptor(self) -> int:
+        """The open folder; a lock that was taken is this open file's."""
+        return self._descriptor
+
+    def hand_over(self) -> None:
+        """Somebody else has the lock by a copy of the descriptor: closing ours does not give it up."""
+        self._locked = False
+
+    def adopt(self, descriptor: int) -> None:
+        """Have the lock by a copy of the descriptor of somebody who has it and goes; it becomes the folder's own."""
+        os.dup2(descriptor, self._descriptor, inheritable=False)
+        os.close(descriptor)
+        self._locked = True
+
     def lock(self, *, wait: bool = False) -> bool:
         """Take the lock. False where somebody else has it, or where the folder went away meanwhile."""
         try:
@@ -142,6 +157,14 @@ class ForkFolder:
         if activity is not record.activity and activity not in ACTIVITY_AFTER[record.activity]:
             raise ValueError(f"a fork cannot go from {record.activity.value} to {activity.value}")
         return self.save(replace(record, activity=activity, **changes), durable=durable)
+
+    def decide(self, record: Record, disposition: Disposition, **changes: Any) -> Record:
+        """Save the record, on disk when this returns, with another disposition; only those of the table follow.
+
+        Raises ForkError `fork.decided`.
+        """
+        check_decision(record, disposition)
+        return self.save(replace(record, disposition=disposition, **changes), durable=True)
 
     def journal(self) -> int:
         """The journal as a descriptor for appending; the keeper writes there too when the owner is gone."""
