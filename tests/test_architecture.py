@@ -38,8 +38,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy": BASIC | HELPER_DOOR | {"storage.contract", "storage.choose"},
     # A baseline is storage that is compared with its source: neither of both packages can make one alone.
     "baseline": BASIC | HELPER_DOOR | {"storage", "collect"},
-    "lifecycle": BASIC | HELPER_DOOR | {"policy", "storage", "workload", "collect", "baseline"},
-    "api": BASIC | {"lifecycle", "policy", "storage", "workload", "collect", "baseline"},
+    "checkpoint": BASIC | HELPER_DOOR | {"storage", "collect"},
+    "lifecycle": BASIC | HELPER_DOOR | {"policy", "storage", "workload", "collect", "baseline", "checkpoint"},
+    "api": BASIC | {"lifecycle", "policy", "storage", "workload", "collect", "baseline", "checkpoint"},
     # Only the command line touches signals, and ctypes stand in helper.syscalls.
     "cli": BASIC | {"api"} | VALUES | HELPER_DOOR,
     # The helper gets ready on a second core while the command line is imported.

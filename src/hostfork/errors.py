@@ -72,6 +72,8 @@ class Code(Enum):
     FORK_CORRUPT = ("fork.corrupt", "the fork's record cannot be read")
     FORK_LOST = ("fork.lost", "the fork's storage is gone")
     FORK_STATE = ("fork.state", "the state folder cannot be used")
+    FORK_APPROVAL = ("fork.approval", "the changes of the fork are not approved")
+    FORK_INSIDE = ("fork.inside", "the verb works only outside of forks")
     FORK_DECIDED = ("fork.decided", "what was decided about the fork forbids that")
     FORK_CONFIRM = ("fork.confirm", "something would be lost and nobody confirmed it")
     # baselines
@@ -82,6 +84,13 @@ class Code(Enum):
     BASELINE_LOST = ("baseline.lost", "the storage of a baseline is gone")
     BASELINE_DAMAGED = ("baseline.damaged", "a baseline does not hold what it held when it was made")
     BASELINE_ORIGIN = ("baseline.origin", "what a baseline is made of cannot be had")
+    # checkpoints
+    CHECKPOINT_NOT_FOUND = ("checkpoint.not-found", "there is no checkpoint of that id")
+    CHECKPOINT_AMBIGUOUS = ("checkpoint.ambiguous", "more than one checkpoint's id starts like that")
+    CHECKPOINT_BUSY = ("checkpoint.busy", "what a fork holds did not stand still for a checkpoint")
+    CHECKPOINT_DAMAGED = ("checkpoint.damaged", "a checkpoint does not hold what it held when it was made")
+    CHECKPOINT_NO_SPACE = ("checkpoint.no-space", "the pool has no room for the checkpoint")
+    CHECKPOINT_FAILED = ("checkpoint.failed", "the kernel refused a step of making or restoring a checkpoint")
     # hostfork itself
     INTERNAL_FAULT = ("internal.fault", "hostfork met something that it does not handle")
 
@@ -171,3 +180,7 @@ class ForkError(HostforkError):
 
 class BaselineError(HostforkError):
     """A baseline could not be found, made, read or removed."""
+
+
+class CheckpointError(HostforkError):
+    """A checkpoint could not be found, made, read or restored."""

@@ -250,6 +250,17 @@ TROUBLES = {
         "written, or belongs to somebody else.",
         "put its owner and mode right, or name another one: `XDG_STATE_HOME=DIR`",
     ),
+    Code.FORK_APPROVAL: _trouble(
+        "The fork's policy says `approval = true` in `[apply]`: its changes are applied only once somebody outside "
+        "the fork has approved them. Asking to apply it made it wait; an approval counts for the changes of that "
+        "moment.",
+        "read them with `hostfork diff FORK`, then `hostfork approve FORK`",
+        "`hostfork unseal FORK` opens it again, for more work in it",
+    ),
+    Code.FORK_INSIDE: _trouble(
+        "Nobody approves their own changes: `approve` was called by a process of a fork.",
+        "call it in a shell that no fork started",
+    ),
     Code.FORK_DECIDED: _trouble(
         "A fork that is sealed, or that waits for approval, is not written any more: what was read is what is applied. "
         "One that was discarded or expired is on its way out.",
@@ -288,6 +299,37 @@ TROUBLES = {
     Code.BASELINE_ORIGIN: _trouble(
         "What the baseline is to be made of could not be had; the lines below are what git or the archive said.",
         "correct the URL, the reference or the file; nothing was made",
+    ),
+    Code.CHECKPOINT_NOT_FOUND: _trouble(
+        "A checkpoint belongs to its fork and goes with it. Its id, or a beginning that no other has, names it.",
+        "`hostfork checkpoints FORK` lists those of a fork",
+        "`hostfork export FORK@ID DIR` keeps one beyond its fork, and so does `hostfork baseline create`",
+    ),
+    Code.CHECKPOINT_AMBIGUOUS: _trouble(
+        "Several ids begin with what was typed.",
+        "type more of the id",
+    ),
+    Code.CHECKPOINT_BUSY: _trouble(
+        "A checkpoint is of one moment. Either a process of the fork did not stop for it, which a large write in the "
+        "kernel can cause, or something that is no process of the fork writes to its private storage.",
+        "the pid or the path is named: try again when that is done",
+        "end what writes there, `hostfork show FORK` has the processes",
+    ),
+    Code.CHECKPOINT_DAMAGED: _trouble(
+        "The disk, or somebody in the pool, changed or removed what a checkpoint is made of. It was found by its "
+        "digest, and nothing was taken from it.",
+        "`hostfork checkpoints --verify` lists all that is damaged or missing",
+        "another checkpoint of the fork may be whole: `hostfork checkpoints FORK`",
+    ),
+    Code.CHECKPOINT_NO_SPACE: _trouble(
+        "The contents of changed files lie once in the pool for all checkpoints, and there was no room for a new one. "
+        "The fork and its earlier checkpoints are as they were.",
+        "`hostfork usage` shows what takes space; `hostfork discard` and `hostfork gc` give some back",
+    ),
+    Code.CHECKPOINT_FAILED: _trouble(
+        "The kernel refused something in the pool or in the fork's private storage; the message has the path.",
+        "a restore that could not be finished is finished by `hostfork recover`",
+        "`hostfork doctor` shows what this host can do",
     ),
     Code.INTERNAL_FAULT: _trouble(
         "This is a fault of hostfork. What was made is kept or given back as after a kill.",

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from hostfork.collect.depth import with_room
 from hostfork.collect.final import Entry
 from hostfork.collect.walk import FOLDER, Place, attributes, open_file
+from hostfork.helper.shapes import NamedTuple
 
 _FICLONE = 0x40049409
 _LINUX_COPY = 1 << 30
@@ -82,7 +83,7 @@ class TreeCopy:
         if first is None:
             return False
         try:
-            with _parent(self._root, first) as (folder, name):
+            with parent_of(self._root, first) as (folder, name):
                 os.link(name, place.name, src_dir_fd=folder, dst_dir_fd=place.folder, follow_symlinks=False)
         except PermissionError:
             return False  # the first one lies in a folder that is finished and closed: a copy of its own
@@ -124,46 +125,62 @@ class TreeCopy:
         return False
 
     def _metadata(self, place: Place, entry: Entry, found: dict[str, bytes]) -> None:
-        """Owner first: chown takes set-uid bits and capabilities away. Times last."""
-        symlink = stat.S_ISLNK(entry.mode)
-        complete = self._owner(place, entry)
-        for name, value in found.items():
-            if name == _CAPABILITY and not self._special:
-                complete = False
-            else:
-                complete = _set_attribute(place, name, value) and complete
-        mode = stat.S_IMODE(entry.mode)
-        if not symlink and not stat.S_ISDIR(entry.mode) and mode & _SPECIAL_BITS and not self._special:
-            mode &= ~_SPECIAL_BITS
-            complete = False
-        times = (entry.stat.st_atime_ns, entry.mtime_ns)
-        if not place.name:
-            os.fchmod(place.folder, mode)
-            os.utime(place.folder, ns=times)
-        else:
-            if not symlink:
-                # The name is ours and new: nobody else writes in a folder of mode 0700.
-                os.chmod(place.name, mode, dir_fd=place.folder)
-            os.utime(place.name, ns=times, dir_fd=place.folder, follow_symlinks=False)
-        if not complete:
+        wanted = Metadata(entry.mode, entry.uid, entry.gid, (entry.stat.st_atime_ns, entry.mtime_ns), found)
+        if not set_metadata(place, wanted, self._special):
             self.left_out.append(entry.relative)
 
-    def _owner(self, place: Place, entry: Entry) -> bool:
-        now = place.stat()
-        if (now.st_uid, now.st_gid) == (entry.uid, entry.gid):
-            return True
-        try:
-            if place.name:
-                os.chown(place.name, entry.uid, entry.gid, dir_fd=place.folder, follow_symlinks=False)
-            else:
-                os.fchown(place.folder, entry.uid, entry.gid)
-            return True
-        except PermissionError:
-            return False
+
+class Metadata(NamedTuple):
+    """What an entry is besides its content. `mode` with the kind, `times` access and modification in nanoseconds."""
+
+    mode: int
+    uid: int
+    gid: int
+    times: tuple[int, int]
+    attributes: dict[str, bytes]
+
+
+def set_metadata(place: Place, wanted: Metadata, special: bool) -> bool:
+    """Give an entry of a folder that nobody else writes in its metadata; False where a part of it could not be given.
+
+    Owner first: chown takes set-uid bits and capabilities away. Times last.
+    """
+    symlink = stat.S_ISLNK(wanted.mode)
+    complete = _own(place, wanted)
+    for name, value in wanted.attributes.items():
+        may = special or name != _CAPABILITY
+        complete = may and _set_attribute(place, name, value) and complete
+    mode = stat.S_IMODE(wanted.mode)
+    if not symlink and not stat.S_ISDIR(wanted.mode) and mode & _SPECIAL_BITS and not special:
+        mode &= ~_SPECIAL_BITS
+        complete = False
+    if not place.name:
+        os.fchmod(place.folder, mode)
+        os.utime(place.folder, ns=wanted.times)
+    else:
+        if not symlink:
+            # The name is ours and new: nobody else writes in a folder of mode 0700.
+            os.chmod(place.name, mode, dir_fd=place.folder)
+        os.utime(place.name, ns=wanted.times, dir_fd=place.folder, follow_symlinks=False)
+    return complete
+
+
+def _own(place: Place, wanted: Metadata) -> bool:
+    now = place.stat()
+    if (now.st_uid, now.st_gid) == (wanted.uid, wanted.gid):
+        return True
+    try:
+        if place.name:
+            os.chown(place.name, wanted.uid, wanted.gid, dir_fd=place.folder, follow_symlinks=False)
+        else:
+            os.fchown(place.folder, wanted.uid, wanted.gid)
+        return True
+    except PermissionError:
+        return False
 
 
 @contextmanager
-def _parent(root: int, relative: str) -> Iterator[tuple[int, str]]:
+def parent_of(root: int, relative: str) -> Iterator[tuple[int, str]]:
     """An open folder from which the rest of the path is short enough for the kernel, and that rest."""
     with ExitStack() as opened:
         folder = root
