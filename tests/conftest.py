@@ -126,7 +126,8 @@ def _disk(kind: str, disks: dict[str, Disk], bench: Bench) -> Iterator[Disk]:
     mounted = disks[kind]
     lent = Disk(mounted.kind, mounted.path)
     yield lent
-    for folder in lent._made:
+    pools = [one.path for one in os.scandir(mounted.path) if one.name.startswith(".hostfork-")]
+    for folder in (*lent._made, *pools):
         rigs.remove_tree(folder)
 
 

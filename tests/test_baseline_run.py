@@ -329,9 +329,10 @@ def test_another_pool(hostfork: Run, person: Person, project: str, xfs_disk: Dis
     """A baseline lies where it was told to; its forks must too."""
     pool = f"{xfs_disk.folder(person)}/pool"
     hostfork(person, "baseline", "create", "mono", "--from", project, "--pool", pool, check=0)
-    done = hostfork(person, "run", "--base", "mono", "--", "true", check=125)
+    own = f"{person.state}/pool"
+    done = hostfork(person, "run", "--base", "mono", "--pool", own, "--", "true", check=125)
     assert f"--pool {pool}" in done.stderr
-    done = hostfork(person, "run", "--base", "mono", "--pool", pool, "--", "cat", f"{project}/b", check=0)
+    done = hostfork(person, "run", "--base", "mono", "--", "cat", f"{project}/b", check=0)
     assert done.stdout == "b\n"
     hostfork(person, "recover", check=0)
     assert os.listdir(f"{pool}/baseline") == ["mono.0"]

@@ -11,7 +11,7 @@ from hostfork.lifecycle.store import Store, state_folder
 from hostfork.policy.host import CgroupFacts, HostFacts, Namespaces, denials, observe
 from hostfork.policy.rules import Policy
 from hostfork.storage.pool import open_pool
-from hostfork.vocabulary import Ownership
+from hostfork.vocabulary import Access, Ownership
 from hostfork.workload.launch import Helper
 
 
@@ -23,19 +23,40 @@ def host_facts(policy: Policy, request: Request, helper: Helper, cwd: str) -> Ho
     state = state_folder()
     store = Store(state)
     store.make_folders()
-    pool = open_pool(store.pool if request.pool is None else os.path.abspath(request.pool), request.pool is not None)
-    if request.pool is not None:
-        from hostfork.lifecycle.pools import remember
-
-        remember(store, pool)
+    pool, others = _pools(store, policy, request.pool)
     return observe(
         policy,
         namespaces=lambda: namespaces(helper.ready()),
         cgroup=cgroup(helper),
         state=state,
         pool=pool,
+        others=others,
         cwd=cwd,
     )
+
+
+def _pools(store: Store, policy: Policy, asked: str | None) -> tuple[str, tuple[str, ...]]:
+    """The pool of this fork, and further ones of this user's, which no view may show."""
+    pool = open_pool(store.pool if asked is None else os.path.abspath(asked), asked is not None)
+    own = os.stat(pool).st_dev
+    private = [rule.path for rule in policy.rules if rule.access is Access.PRIVATE]
+    elsewhere = asked is None and any(_device(path) != own for path in private)
+    if asked is None and not elsewhere and not os.path.isdir(os.path.join(store.root, "pools")):
+        return pool, ()
+    from hostfork.lifecycle import pools
+
+    if asked is not None:
+        pools.remember(store, pool)
+    elif elsewhere:
+        pool = pools.nearest(store, pool, private)
+    return pool, tuple(other for other in pools.pools(store) if other != pool and os.path.isdir(other))
+
+
+def _device(path: str) -> int | None:
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return None  # refused later, or left out
 
 
 def namespaces(ready: Ready) -> Namespaces:

@@ -1,10 +1,11 @@
-"""The pools that this user's forks lie in: that of the state folder, and those that were named, which are remembered.
+"""The pools that this user's forks lie in: that of the state folder, and others, named or made, which are remembered.
 
-    STATE/pools/DEVICE-INODE        a symlink to a named pool
-    POOL/.state-DEVICE-INODE        in a named pool, a symlink to each state folder whose forks may lie there
+    MOUNT/.hostfork-UID             a pool at the root of a disk on which the state folder is not
+    STATE/pools/DEVICE-INODE        a symlink to such a pool, or to a named one
+    POOL/.state-DEVICE-INODE        in such a pool, a symlink to each state folder whose forks may lie there
 
-So recovery finds what a killed run left in a named pool, and does not take for nobody's what is a fork's of another
-state folder. Both are made before anything else is made in the pool. One that is empty and was not named for a while
+So recovery finds what a killed run left in one, and does not take for nobody's what is a fork's of another
+state folder. Both are made before anything else is made in the pool. One that is empty and was not taken for a while
 is forgotten; the next run there remembers it again.
 """
 
@@ -12,19 +13,67 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from hostfork.errors import StorageError
 from hostfork.lifecycle.record import Reclaiming
 from hostfork.lifecycle.store import Store, as_fork_error
+from hostfork.storage.pool import open_pool
 from hostfork.vocabulary import StorageKind
 
 _MARK = ".state-"
 _WHILE = 3600.0
+_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs"})
+"""Where a pool serves better than one elsewhere: they keep modes and owners, and an upper folder of an overlay."""
+_AGED = ("/tmp", "/var/tmp")
+"""What some systems clear of what is old."""
+
+
+def nearest(store: Store, pool: str, sources: Sequence[str]) -> str:
+    """The pool for forks of these paths if none was named; `pool` is that of the state folder.
+
+    That one, if it is on the filesystem of one of them. Else, where all are on one other disk, a folder of the user's
+    at the root of their mount, if it is there or can be made. Never in a private path: that is the user's own tree.
+    Raises ForkError `fork.state`.
+    """
+    found = _disk_of(pool, sources)
+    if found is None:
+        return pool
+    place = os.path.join(found, f".hostfork-{os.geteuid()}")
+    try:
+        above = os.stat(found)
+        others_write = above.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not above.st_mode & stat.S_ISVTX
+        if others_write or above.st_uid not in (0, os.geteuid()):
+            return pool
+        if open_pool(place) != place:
+            return pool  # a symlink of somebody's
+    except (OSError, StorageError):
+        return pool
+    remember(store, place)
+    return place
+
+
+def _disk_of(pool: str, sources: Sequence[str]) -> str | None:
+    """The mount point of the one disk on which all the sources are, and the pool is not."""
+    from hostfork.storage.filesystem import filesystem_of
+
+    own, found = filesystem_of(pool).number, dict[str, str]()
+    for source in sources:
+        try:
+            path = os.path.realpath(source, strict=True)
+            mount = filesystem_of(path)
+        except OSError:
+            continue  # not there: refused later, or left out
+        if mount.number == own or mount.kind not in _DISKS or mount.point in (path, *_AGED):
+            return None
+        found.setdefault(mount.number, mount.point)
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def remember(store: Store, pool: str) -> None:
-    """Remember a pool that was named. Raises ForkError `fork.state`."""
+    """Remember a pool that is not the state folder's. Raises ForkError `fork.state`."""
     if pool == store.pool:
         return
     folder = _folder(store)
@@ -36,7 +85,7 @@ def remember(store: Store, pool: str) -> None:
 
 
 def pools(store: Store) -> tuple[str, ...]:
-    """The pool of the state folder and every named one that is remembered, whether it is there now or not."""
+    """The pool of the state folder and every other that is remembered, whether it is there now or not."""
     return (store.pool, *sorted(set(_remembered(store).values()) - {store.pool}))
 
 
@@ -94,7 +143,7 @@ def reclaiming(store: Store) -> tuple[Reclaiming, ...]:
 
 
 def forget(store: Store) -> None:
-    """Forget named pools that hold nothing of ours, unless they were named of late. Nothing is raised."""
+    """Forget other pools that hold nothing of ours, unless they were taken of late. Nothing is raised."""
     for link, pool in _remembered(store).items():
         try:
             of_late = time.time() - os.lstat(link).st_mtime < _WHILE

@@ -80,6 +80,8 @@ def plan_run(request: Request, cwd: str, helper: launch.Helper) -> Plan:
 
         base, made = baselines.rules(request.base, request.at)
         options = replace(options, made=made)
+        if request.pool is None:
+            request = replace(request, pool=base.pool)  # its forks lie where it lies
     policy = load(request.policy, options, cwd, home_folder())
     if policy.quiesce:
         from hostfork.lifecycle.quiesce import check_quiesce

@@ -125,6 +125,8 @@ class HostFacts:
     limits: tuple[str, ...] = ()
     """Where namespaces are denied: the settings that deny them, as clauses."""
     settings: tuple[Setting, ...] = ()
+    other_pools: tuple[str, ...] = ()
+    """Further folders of this user's with private storage, resolved."""
 
 
 def observe(
@@ -134,14 +136,16 @@ def observe(
     cgroup: CgroupFacts,
     state: str,
     pool: str,
+    others: tuple[str, ...] = (),
     search: bool = True,
     cwd: str = "/",
 ) -> HostFacts:
     """Look at all that a plan for this policy depends on; nothing is changed.
 
-    `state` and `pool` are hostfork's folders, there or not yet. `namespaces` as a function is asked last, so that a
-    helper can make its trial while this looks at /proc. `search` false leaves out live listeners and open files (for a
-    quick look); a policy with listed endpoints looks for open files alone. `cwd` is where the command starts, resolved.
+    `state` and `pool` are hostfork's folders, there or not yet, `others` further pools. `namespaces` as a function is
+    asked last, so that a helper can make its trial while this looks at /proc. `search` false leaves out live listeners
+    and open files (for a quick look); a policy with listed endpoints looks for open files alone. `cwd` is where the
+    command starts, resolved.
     Raises HostError (`host.missing`) where the kernel does not tell which sockets there are.
     """
     entries = mounts()
@@ -149,7 +153,7 @@ def observe(
     private = [rule.path for rule in policy.rules if rule.access is Access.PRIVATE]
     asked = dict.fromkeys((*(rule.path for rule in policy.rules), *(rule.path for rule in policy.endpoints)))
     uid = os.geteuid()
-    paths = {path: look(path, foreign=uid != 0 and path in private) for path in (*asked, state, pool)}
+    paths = {path: look(path, foreign=uid != 0 and path in private) for path in (*asked, state, pool, *others)}
     roots = tuple(dict.fromkeys(paths[path].path for path in private if paths[path].kind is not None))
     table = MountTable(entries)
     for root in roots:
@@ -177,6 +181,7 @@ def observe(
         ssh_configs=_ssh_configs() if namespaces.user and policy.ssh_config_copies else (),
         limits=() if namespaces.available else denials(),
         settings=_settings(policy, roots, home, cwd) if roots else (),
+        other_pools=tuple(paths[other].path for other in others),
     )
 
 

@@ -217,7 +217,8 @@ def _one_each(found: Iterable[Placed]) -> tuple[Placed, ...]:
 
 def _refuse_own_folders(named: tuple[Placed, ...], facts: HostFacts) -> None:
     for placed in named:
-        for own, what in ((facts.state, "state folder"), (facts.pool, "pool")):
+        for own in (facts.state, facts.pool, *facts.other_pools):
+            what = "state folder" if own == facts.state else "pool"
             covers = placed.path == own and placed.access in (Access.SCRATCH, Access.HIDDEN)
             if within(placed.path, own) and not covers:
                 message = f"{placed.rule.written} lies in hostfork's own {what} and cannot be {placed.access.value}"
@@ -242,12 +243,13 @@ def _separate(outer: Placed, inner: Placed, table: MountTable) -> bool:
 
 
 def _with_covers(placed: tuple[Placed, ...], facts: HostFacts, known: dict[str, PathFacts]) -> tuple[Placed, ...]:
-    """Rules over hostfork's own folders where something of them would show: an empty state, no pool.
+    """Rules over hostfork's own folders where something of them would show: an empty state, no pool of any fork.
 
     Also where they are not there yet: a first run makes them before its view is built.
     """
     kept = list(placed)
-    for own, access in ((facts.state, Access.SCRATCH), (facts.pool, Access.HIDDEN)):
+    pools = ((pool, Access.HIDDEN) for pool in (facts.pool, *facts.other_pools))
+    for own, access in ((facts.state, Access.SCRATCH), *pools):
         outer = nearest(own, kept)
         if outer is None or outer.access not in (Access.SCRATCH, Access.HIDDEN):
             folder = replace(known[own], kind=EntryKind.FOLDER)
