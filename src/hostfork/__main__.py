@@ -13,7 +13,7 @@ def main() -> None:
     # Nothing here makes cycles worth looking for, and each look costs a run some of its few milliseconds.
     gc.disable()
     try:
-        if sys.argv[1:2] == ["run"]:
+        if sys.argv[1:2] in (["run"], ["exec"], ["shell"]):
             _prestart()
         from hostfork.cli.main import run_command_line
     except KeyboardInterrupt:

@@ -15,44 +15,49 @@ from collections.abc import Callable, Sequence
 from hostfork.collect.changeset import Changeset
 from hostfork.lifecycle.context import Caller
 from hostfork.lifecycle.prepare import Tell
-from hostfork.lifecycle.record import ForkProcess, Outcome, Reclaiming, Recovered
+from hostfork.lifecycle.record import ForkProcess, Outcome, Reclaiming, Record, Recovered
 from hostfork.lifecycle.request import ExportForm, Keep, Request
 from hostfork.policy.plan import Plan
 from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
-    "Baseline", "BrokenFork", "Caller", "Collected", "Expired", "ExportForm", "Fork", "ForkProcess", "Holder",
-    "Keep", "KeepRules", "MadeBaseline", "Origin", "OriginKind", "Outcome", "Overview", "Plan", "Policy", "PoolUse",
-    "Reclaiming", "Recovered", "Request", "RuleOptions", "SignalSource", "VerifiedBaseline", "baseline",
-    "baseline_names", "baseline_stored", "baseline_usage", "baseline_users", "baselines", "create_baseline",
+    "Baseline", "BrokenFork", "Caller", "Collected", "Entry", "Expired", "ExportForm", "Fork", "ForkProcess", "Holder",
+    "Keep", "KeepRules", "Log", "MadeBaseline", "Origin", "OriginKind", "Outcome", "Overview", "Plan", "Policy",
+    "PoolUse", "Receipt", "Reclaiming", "Record", "Recovered", "Request", "RuleOptions", "SignalSource",
+    "VerifiedBaseline", "approve", "baseline",
+    "baseline_names", "baseline_stored", "baseline_usage", "baseline_users", "baselines", "create", "create_baseline",
     "create_baseline_from",
-    "entries", "expired", "fork_names", "gc", "gc_in_background", "kept_bytes", "plan", "policies", "policy",
-    "policy_text", "reclaiming", "recover", "refresh_baseline", "remove_baseline", "run", "usage",
-    "verifiable_baselines", "verify_baseline", "without_password",
+    "enter", "entries", "expired", "fork_names", "gc", "gc_in_background", "kept_bytes", "logs", "plan", "policies",
+    "policy", "policy_text", "read_log", "reclaiming", "recover", "refresh_baseline", "remove_baseline", "run", "seal",
+    "unseal", "usage", "verifiable_baselines", "verify_baseline", "without_password",
 ]  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostfork.baseline.catalog import Baseline, Origin
+    from hostfork.lifecycle.audit import Entry, Log
     from hostfork.lifecycle.baselines import Made as MadeBaseline
     from hostfork.lifecycle.baselines import Removed as RemovedBaseline
     from hostfork.lifecycle.config import KeepRules
     from hostfork.lifecycle.expired import Expired
     from hostfork.lifecycle.expiry import Collected
     from hostfork.lifecycle.fork import BrokenFork, Fork
+    from hostfork.lifecycle.receipt import Receipt
     from hostfork.lifecycle.usage import Holder, Overview, PoolUse
     from hostfork.lifecycle.verify import Verified as VerifiedBaseline
     from hostfork.storage.contract import Usage
     from hostfork.vocabulary import OriginKind
 
+    Tags = Sequence[tuple[str, str]]
 
 _LATER = {
     "BrokenFork": "lifecycle.fork", "Fork": "lifecycle.fork", "Expired": "lifecycle.expired",
     "Collected": "lifecycle.expiry", "KeepRules": "lifecycle.config", "Holder": "lifecycle.usage",
     "Overview": "lifecycle.usage", "PoolUse": "lifecycle.usage", "Baseline": "baseline.catalog",
     "Origin": "baseline.catalog", "OriginKind": "vocabulary", "MadeBaseline": "lifecycle.baselines:Made",
-    "VerifiedBaseline": "lifecycle.verify:Verified",
+    "VerifiedBaseline": "lifecycle.verify:Verified", "Entry": "lifecycle.audit", "Log": "lifecycle.audit",
+    "Receipt": "lifecycle.receipt",
 }  # fmt: skip
 """The module of each, and its name there where that is another."""
 
@@ -82,6 +87,71 @@ def run(
     from hostfork.lifecycle.run import run as run_fork
 
     return run_fork(request, on_event or _ignore, caller or Caller.current(), signals)
+
+
+def create(request: Request, *, on_event: Tell | None = None, caller: Caller | None = None) -> Record:
+    """Make a fork that is there to be entered: as `run`, but that no command runs. Raises HostforkError.
+
+    The request's command is only noted, and may be empty.
+    """
+    from hostfork.lifecycle.create import create as make
+
+    return make(request, on_event or _ignore, caller or Caller.current())
+
+
+def enter(
+    fork: str,
+    request: Request,
+    *,
+    on_event: Tell | None = None,
+    caller: Caller | None = None,
+    signals: SignalSource | None = None,
+) -> Outcome:
+    """Run one command in a kept fork, beside others that may be in it, and say how it went; the fork stays.
+
+    Of the request count the command, the environment and limits of its rules, `cwd` and `descriptors`. Raises
+    HostforkError; what the fork holds stays. Only the command line gives `caller` and `signals`.
+    """
+    from hostfork.lifecycle.enter import enter as enter_fork
+
+    return enter_fork(fork, request, on_event or _ignore, caller or Caller.current(), signals)
+
+
+def logs(name: str) -> tuple[Log, ...]:
+    """The logs of the fork of that name or beginning, which may be gone; of several that had the name the last one
+    last. Raises ForkError `fork.not-found`, `fork.ambiguous`."""
+    from hostfork.lifecycle.audit import find
+    from hostfork.lifecycle.store import Store, state_folder
+
+    return find(Store(state_folder()), name)
+
+
+def read_log(log: Log) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+    """What happened to a fork, and what of its log is damaged, in sentences. Raises ForkError `fork.state`."""
+    from hostfork.lifecycle.audit import read
+
+    return read(log)
+
+
+def seal(name: str, tags: Tags = ()) -> tuple[Record, bool]:
+    """Let nothing more be written in a fork; says whether that was a change. Raises ForkError."""
+    from hostfork.lifecycle import decisions
+
+    return decisions.seal(name, tags)
+
+
+def unseal(name: str, tags: Tags = ()) -> tuple[Record, bool]:
+    """Open a fork again; an approval is void then. Raises ForkError `fork.decided`."""
+    from hostfork.lifecycle import decisions
+
+    return decisions.unseal(name, tags)
+
+
+def approve(name: str, tags: Tags = ()) -> tuple[Record, bool]:
+    """Approve a fork's changes as they are now, and seal it. Raises ForkError `fork.inside` within a fork."""
+    from hostfork.lifecycle import decisions
+
+    return decisions.approve(name, tags)
 
 
 def plan(request: Request) -> Plan:

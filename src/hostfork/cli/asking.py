@@ -51,7 +51,17 @@ def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
         relocated=options["relocated"],
         base=options["base"],
         at=_from_caller(options["at"], base) if options["at"] else None,
+        tags=tags_from(options.get("tag", ())),
     )
+
+
+def tags_from(words: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """What `--tag K=V` says, in order."""
+    pairs = [word.partition("=") for word in words]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise usage(f"--tag {name}: a tag is a name and a value", "--tag", "write it as --tag NAME=VALUE")
+    return tuple((name, content) for name, _, content in pairs)
 
 
 def _size(text: str | None, option: str) -> int | None:

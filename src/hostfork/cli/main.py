@@ -76,7 +76,9 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 
 def _run_plainly(arguments: Sequence[str]) -> int | None:
-    """`hostfork run` whose options need no library to be read; None for everything else."""
+    """`hostfork run` and `exec` whose options need no library to be read; None for everything else."""
+    if arguments[:1] == ["exec"]:
+        return _exec_plainly(arguments[1:])
     if arguments[:1] != ["run"]:
         return None
     from hostfork.cli.options import read_run
@@ -89,6 +91,20 @@ def _run_plainly(arguments: Sequence[str]) -> int | None:
 
     output = Output(json=found.options.pop("json"), debug=found.options.pop("debug"))
     return run(output, found.command, found.options)
+
+
+def _exec_plainly(words: Sequence[str]) -> int | None:
+    from hostfork.cli.options import read_exec
+
+    found = read_exec(words)
+    if found is None or not found.command:
+        return None
+    from hostfork.cli.entering import enter
+    from hostfork.cli.output import Output
+
+    name, *command = found.command
+    output = Output(json=found.options.pop("json"), debug=found.options.pop("debug"))
+    return enter(output, name, tuple(command[command[:1] == ["--"] :]), found.options)
 
 
 def _invoke(arguments: Sequence[str]) -> int:
@@ -129,7 +145,7 @@ def _report(error: Any, arguments: Sequence[str]) -> int:
     from hostfork.errors import Code
 
     output, verb, options = _destination(arguments)
-    if verb == "run":
+    if verb in ("run", "exec", "shell"):
         from hostfork.cli.result import write_failure
 
         write_failure(error, options, output)

@@ -47,6 +47,7 @@ ENVIRONMENT = {
     "COLUMNS": "The width of a terminal, instead of what the terminal says.",
     "NO_COLOR": "If it is set, nothing is coloured.",
     "FORCE_COLOR": "If it is set and not 0, output is coloured also where it is no terminal.",
+    "SHELL": "The shell that `shell` opens; else `/bin/sh`.",
     "TERM": "With `dumb`, nothing is coloured and nothing is drawn.",
     "HOSTFORK": "Set to 1 for the command.",
     "HOSTFORK_FORK": "Set for the command: the name of its fork.",
@@ -60,6 +61,7 @@ FILES = {
     "happened.",
     "~/.local/state/hostfork/pool/": "Private storage, unless `--pool` says otherwise.",
     "~/.local/state/hostfork/expiry/": "`expired.jsonl`, what expired, and what expiry in the background could not do.",
+    "~/.local/state/hostfork/logs/": "A log for each fork that was kept; it stays when the fork is gone, for 90 days.",
     "~/.config/hostfork/config.toml": "How long forks are kept: the table `[keep]`. It need not be there.",
     "~/.config/systemd/user/hostfork-gc.timer": "What `timer install` makes, with `hostfork-gc.service`.",
     "/etc/apparmor.d/hostfork": "The profile that `setup` installs where AppArmor denies user namespaces.",
@@ -73,10 +75,13 @@ FILES = {
 STATE = tuple(FILES)[:2]
 """What every verb that works with forks reads."""
 
-CONFIG = tuple(FILES)[2:4]
+LOGS = tuple(FILES)[3:4]
+"""What verbs about what happened read."""
+
+CONFIG = (tuple(FILES)[2], tuple(FILES)[4])
 """What verbs about keeping read."""
 
-TIMER = tuple(FILES)[4:5]
+TIMER = tuple(FILES)[5:6]
 """What `timer` writes."""
 
 LOOK = ("HOME", "XDG_STATE_HOME", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM")

@@ -177,10 +177,17 @@ CONTEXT = (
     ),
     _value(
         "--pool", "DIR", "where private copies lie", Completes.FOLDERS,
-        more="A folder of yours, closed to others, on a disk; else it lies in the state folder.",
+        more="A folder of yours, closed to others, on a disk; else they lie in the state folder, or, where PATH "
+             "is on another disk, in `.hostfork-UID` at its root, if you may write there.",
     ),
 )  # fmt: skip
 """What surrounds the command: folder, environment, descriptors, time, place for private storage."""
+
+TAG = _values(
+    "--tag", "K=V", "a note of yours, kept in the fork's log", rare=True,
+    more="Such as the number of a task or the name of an agent; `hostfork log FORK` shows it.",
+)  # fmt: skip
+"""Of every verb whose use is logged."""
 
 ENDING = (
     _value(
@@ -199,12 +206,22 @@ ENDING = (
         more="It is written whole at the end of every run, also of one that was refused, and tells the command's "
              "failure from hostfork's.",
     ),
+    TAG,
     _value("--status-fd", "N", "write what happens there, a JSON object a line", rare=True),
     _flag("-v", "--verbose", help="say first what was chosen"),
     _flag("-q", "--quiet", help="say nothing but errors"),
     _flag("--dry-run", help="show the plan only"),
 )  # fmt: skip
 """What becomes of a run, and what is said about it."""
+
+_QUIET = _flag("-q", "--quiet", help="say nothing but errors")
+
+ENTERING = (
+    *(option for option in CONTEXT if option.key in ("cwd", "env", "env_file", "clear_env", "fd", "timeout")),
+    *(option for option in ENDING if option.key in ("result", "tag", "status_fd")),
+    _QUIET,
+)  # fmt: skip
+"""Of a command in a kept fork."""
 
 _COMMON = (_flag("--json", help=""), _flag("--debug", help=""))
 
@@ -218,7 +235,16 @@ class Read(NamedTuple):
 
 def read_run(words: Sequence[str]) -> Read | None:
     """What the words behind `run` say, or None where click is needed to say it."""
-    table = {name: option for option in (*RULES, *CONTEXT, *ENDING, *_COMMON) for name in option.names}
+    return _read(words, (*RULES, *CONTEXT, *ENDING, *_COMMON))
+
+
+def read_exec(words: Sequence[str]) -> Read | None:
+    """The same for `exec`; the first word of the command is the fork."""
+    return _read(words, (*ENTERING, *_COMMON))
+
+
+def _read(words: Sequence[str], options: Sequence[Option]) -> Read | None:
+    table = {name: option for option in options for name in option.names}
     found: dict[str, Any] = {option.key: _unset(option) for option in table.values()}
     index = 0
     while index < len(words) and words[index][:1] == "-" and words[index] not in ("-", "--"):

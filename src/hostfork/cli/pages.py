@@ -12,6 +12,7 @@ import click
 
 from hostfork.cli.group import GROUP, VERBS, all_verbs, help_lines
 from hostfork.cli.manual import ENVIRONMENT, FILES, GROUP_EXAMPLES, STATUSES, Example, Manual
+from hostfork.cli.report import COMMANDS
 from hostfork.cli.verb import Verb, names_of, usage
 from hostfork.values import frozen
 
@@ -60,7 +61,7 @@ def page_of(name: str | None) -> Page:
     assert isinstance(command, Verb)
     context = command.context()
     manual = command.manual
-    own = () if name == "run" else STATUSES
+    own = () if name in COMMANDS else STATUSES
     return Page(
         f"hostfork-{name}",
         command.help or "",

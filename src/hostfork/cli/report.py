@@ -10,10 +10,13 @@ _NOTHING_MADE = (PolicyError, HostError)
 _NOTHING_MADE_CODES = (Code.STORAGE_UNSUPPORTED, Code.STORAGE_SOURCE, Code.COMMAND_SET_UID)
 _USAGE_CODES = (Code.POLICY_USAGE, Code.FORK_CONFIRM)
 
+COMMANDS = ("run", "exec", "shell", "wait")
+"""Verbs that end as a command did."""
+
 
 def exit_status(error: HostforkError, verb: str | None) -> int:
-    """What an error ends a verb with: `run` 124 to 127, the others 2 for bad usage, else 125."""
-    if verb == "run":
+    """What an error ends a verb with: those that give a command's status 124 to 127, the others 2 or else 125."""
+    if verb in COMMANDS:
         return error.exit_status
     return 2 if error.code in _USAGE_CODES else 125
 

@@ -120,6 +120,13 @@ def _descendants(root: int) -> list[int]:
     return found
 
 
+def start_time_of(pid: int) -> int:
+    """When a process started (proc_pid_stat(5), field 22)."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        content = file.read()
+    return int(content[content.rindex(b")") + 2 :].split()[19])
+
+
 class Command:
     """The command as the keeper's child."""
 
@@ -150,10 +157,7 @@ class Command:
             # Only now: what the terminal sends from here on is the command's alone.
             _open(opener, _from_terminal())
             os.chdir("/")
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                content = file.read()
-            start_time = int(content[content.rindex(b")") + 2 :].split()[19])
-            channel.send(Started(pid, start_time, os.stat("/proc/self/ns/mnt").st_ino))
+            channel.send(Started(pid, start_time_of(pid), os.stat("/proc/self/ns/mnt").st_ino))
         except OSError:
             tree.end()  # without an owner to tell, or without a keeper, no command
             raise

@@ -23,6 +23,22 @@ def make_namespaces(identity: Identity | None) -> None:
     syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
 
 
+def open_namespaces(identity: Identity | None) -> tuple[int, ...]:
+    """What somebody needs to come into the namespaces that were made: mount, and for an ordinary user, user.
+
+    Opened by the process itself, which others may not look into once it has given up its capabilities (proc(5)).
+    """
+    names = ("mnt",) if identity is None else ("mnt", "user")
+    return tuple(os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names)
+
+
+def enter_namespaces(mount: int, user: int | None) -> None:
+    """Come into namespaces that another process made: the user namespace first, which gives the right to the other."""
+    if user is not None:
+        syscalls.setns(user, syscalls.CLONE_NEWUSER)
+    syscalls.setns(mount, syscalls.CLONE_NEWNS)
+
+
 def map_identity(identity: Identity) -> None:
     """Map the caller's uid and gid to themselves (user_namespaces(7)); never to 0."""
     for name, content in (

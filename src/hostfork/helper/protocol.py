@@ -1,8 +1,8 @@
 """What owner and helper say to each other: one JSON object a line over a Unix stream socket, typed on both sides.
 
     helper -> owner   Ready         the helper is there; what a trial of namespaces gave
-    owner  -> helper  ViewPlan      the gate: everything to do; descriptors attached: the journal,
-                                    the cgroup's folder, a pidfd of the meter
+    owner  -> helper  ViewPlan      the gate: everything to do; descriptors attached: the journal, the cgroup's folder,
+                                    what a plan that `holds` or `enters` says, a pidfd of the meter
     helper -> owner   Step          a named step begins (only the first of its kind)
     helper -> owner   Failed        a step failed; the command was not started; the helper exits
     helper -> owner   Started       the command exists: pid, start time, mount namespace
@@ -16,6 +16,15 @@
     owner  -> helper  End           subreaper only: end every descendant (with a cgroup the owner does that itself)
     helper -> owner   Ended         no descendant is left
     owner  -> helper  Finish        close the view and exit
+
+A helper whose plan `holds` builds the view of a kept fork and then has many clients: who started it, and those that
+connect to its socket. Each keeps its connection for as long as it is in the fork.
+
+    holder -> client  Held          the view stands; descriptors attached: the fork's locked folder, the mount
+                                    namespace, for an ordinary user the user namespace
+    client -> holder  Leave         nothing of this client's is left
+    holder -> client  Left          whether it was the last one: then nobody is let in any more, and after what is left
+                                    to do it says Finish
 
 End of file without a whole plan means: exit, nothing was started. NamedTuples, not dataclasses: the helper's imports
 are felt in every run. Paths are `str` with surrogateescape, so that JSON carries every byte.
@@ -122,6 +131,9 @@ class ViewPlan(NamedTuple):
     mounts made later appear; else the view is private. `cgroup`: the second descriptor is the fork's cgroup, else
     the keeper is the subreaper. `limit`: seconds that the command may run, 0 for ever; the keeper has the clock, for
     the owner may be stopped. `meter`: the last descriptor is a pidfd, and when that process ends, so does the tree.
+
+    `holds`: no command; behind the cgroup come the fork's locked folder and a listening socket. `enters`: the view is
+    there; behind the cgroup come its namespaces, mount and user, and what is only to stay open: lock and connection.
     """
 
     schema: int
@@ -135,6 +147,8 @@ class ViewPlan(NamedTuple):
     context: Context
     limit: float = 0.0
     meter: bool = False
+    holds: bool = False
+    enters: bool = False
 
 
 class Ready(NamedTuple):
@@ -205,6 +219,22 @@ class Finish(NamedTuple):
     pass
 
 
+class Held(NamedTuple):
+    """Who holds the view, and the inode of its mount namespace."""
+
+    pid: int
+    start_time: int
+    mount_namespace: int
+
+
+class Leave(NamedTuple):
+    pass
+
+
+class Left(NamedTuple):
+    last: bool
+
+
 Message = (
     ViewPlan
     | Ready
@@ -221,6 +251,9 @@ Message = (
     | End
     | Ended
     | Finish
+    | Held
+    | Leave
+    | Left
 )
 
 _MESSAGES = {kind.__name__: kind for kind in Message.__args__}
@@ -236,6 +269,15 @@ class Channel:
         self._socket = _socket.socket(fileno=descriptor)
         self._buffer = b""
         self.descriptors: list[int] = []
+
+    @classmethod
+    def none(cls) -> Channel:
+        """One that is closed."""
+        import _socket
+
+        channel = cls(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM).detach())
+        channel.close()
+        return channel
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -10,6 +10,9 @@ verify       each path is what the plan says
 privileges   capabilities are given up
 context      the working directory is entered by its path
 exec         the keeper forks the command
+
+A helper that holds a kept fork's view stops after `privileges`; one that enters a view has `enter` for the five steps
+from `namespaces` to `verify`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ import sys
 from hostfork.helper import context, keeper, privileges, syscalls, view
 from hostfork.helper.lean import signal
 from hostfork.helper.protocol import Channel, Failed, Step, ViewPlan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def serve(descriptor: int) -> None:
@@ -34,8 +41,9 @@ def serve(descriptor: int) -> None:
         return
     if not isinstance(plan, ViewPlan):
         return
+    carry_out = _holding() if plan.holds else _carry_out
     _forget_import_paths()
-    _carry_out(plan, channel)
+    carry_out(plan, channel)
 
 
 def _forget_import_paths() -> None:
@@ -53,7 +61,11 @@ def _carry_out(plan: ViewPlan, channel: Channel) -> None:
         journal, cgroup = channel.descriptors[0], channel.descriptors[1] if plan.cgroup else None
         meter = channel.descriptors[-1] if plan.meter else None
         tree = keeper.ProcessTree(cgroup)
-        if plan.namespaces:
+        if plan.namespaces and plan.enters:
+            steps.begin("enter")
+            mount, user = channel.descriptors[1 + plan.cgroup :][:2]
+            privileges.enter_namespaces(mount, None if plan.identity is None else user)
+        elif plan.namespaces:
             _build(plan, steps)
         steps.begin("privileges")
         privileges.drop(plan.identity if plan.namespaces else None)
@@ -66,6 +78,34 @@ def _carry_out(plan: ViewPlan, channel: Channel) -> None:
         steps.fail(error.errno or 0, os.fsdecode(error.filename or b""), sentence)
         return
     keeper.keep(command, tree, channel, owner, journal, plan.limit, meter)
+
+
+def _holding() -> Callable[[ViewPlan, Channel], None]:
+    """What only a holder needs is imported by it alone."""
+    from hostfork.helper import holder
+
+    return lambda plan, channel: _hold(plan, channel, holder.detach, holder.hold)
+
+
+def _hold(plan: ViewPlan, channel: Channel, detach: Callable[[], None], hold: Callable[..., None]) -> None:
+    steps = _Steps(channel)
+    try:
+        steps.begin("plan")
+        detach()
+        journal, *others = channel.descriptors
+        tree = keeper.ProcessTree(others.pop(0)) if plan.cgroup else None
+        lock, listener = others
+        namespaces: tuple[int, ...] = ()
+        if plan.namespaces:
+            _build(plan, steps)
+            namespaces = privileges.open_namespaces(plan.identity)
+        steps.begin("privileges")
+        privileges.drop(plan.identity if plan.namespaces else None)
+        os.chdir("/")
+    except OSError as error:
+        steps.fail(error.errno or 0, os.fsdecode(error.filename or b""), error.strerror or str(error))
+        return
+    hold(channel, listener, (lock, *namespaces), tree, journal)
 
 
 def _build(plan: ViewPlan, steps: _Steps) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar
 
 AT_FDCWD = -100
+AT_SYMLINK_NOFOLLOW = 0x100
 AT_EMPTY_PATH = 0x1000
 AT_RECURSIVE = 0x8000
 
@@ -38,8 +39,13 @@ FSCONFIG_SET_STRING = 1
 FSCONFIG_CMD_CREATE = 6
 MOUNT_ATTR_RDONLY = 0x1
 
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+
+RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
 
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
@@ -57,6 +63,10 @@ _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_CLASS_IDLE = 3 << 13
 _RT_SIGACTION_X86_64 = 13
 _RT_SIGACTION = 134
+_RENAMEAT2_X86_64 = 316
+_RENAMEAT2 = 276
+_STATX_X86_64 = 332
+_STATX = 291
 _OPEN_TREE = 428
 _MOVE_MOUNT = 429
 _FSOPEN = 430
@@ -125,6 +135,11 @@ def unshare(flags: int) -> None:
     _checked(_libc().unshare(ctypes.c_int(flags)))
 
 
+def setns(descriptor: int, kind: int) -> None:
+    """setns(2)."""
+    _checked(_libc().setns(ctypes.c_int(descriptor), ctypes.c_int(kind)))
+
+
 def set_propagation(path: str, flags: int) -> None:
     """mount(2) with nothing but propagation flags."""
     _checked(_libc().mount(b"none", os.fsencode(path), None, ctypes.c_ulong(flags), None), path)
@@ -183,6 +198,22 @@ def openat2(directory: int, path: str | bytes, flags: int, *, resolve: int, mode
     return _syscall(
         _OPENAT2, _int(directory), os.fsencode(path), ctypes.byref(how), _int(ctypes.sizeof(how)), path=path
     )
+
+
+def renameat2(name: str, new: str, flags: int, *, old_folder: int = AT_FDCWD, new_folder: int = AT_FDCWD) -> int:
+    """renameat2(2); with `RENAME_EXCHANGE` both names are there, and are swapped in one step."""
+    call = _RENAMEAT2_X86_64 if os.uname().machine == "x86_64" else _RENAMEAT2
+    names = [ctypes.c_char_p(os.fsencode(one)) for one in (name, new)]
+    return _syscall(call, _int(old_folder), names[0], _int(new_folder), names[1], _int(flags), path=name)
+
+
+def statx_attributes(directory: int, name: str) -> int:
+    """statx(2): the STATX_ATTR_ bits of an entry; with "" of what the descriptor is open on. 0 where it has none."""
+    call = _STATX_X86_64 if os.uname().machine == "x86_64" else _STATX
+    found = (ctypes.c_ubyte * 256)()
+    flags = AT_SYMLINK_NOFOLLOW | (0 if name else AT_EMPTY_PATH)
+    _syscall(call, _int(directory), os.fsencode(name), _int(flags), _int(0), ctypes.byref(found), path=name)
+    return int.from_bytes(bytes(found[8:16]), "little")
 
 
 def fork_into_cgroup(cgroup: int) -> int:

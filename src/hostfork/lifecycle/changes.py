@@ -224,6 +224,25 @@ def check_sources(record: Record, found: dict[str, Changeset], probes: Probes, w
     return replace(record, paths=tuple(paths))
 
 
+def must_be_unchanged(fork: ForkFolder, record: Record, path: PathRecord) -> None:
+    """Refuse where the host wrote under a source that shows through after the fork began to change it.
+
+    Raises ForkError `base.gone`.
+    """
+    said: list[str] = []
+    state = path.source_changed
+    if state is not SourceChanged.CHANGED:
+        probe = Probes.load(fork).of(path.path)
+        state = _checked(path, record.pool, probe, _LONGEST_CHECK, said.append)
+    if state is not SourceChanged.UNCHANGED:
+        raise ForkError(
+            Code.COLLECT_BASE_GONE, f"{path.written} shows through in {record.name}, and is not what it was",
+            path=path.path, details=tuple(said),
+            hint=f"what it changed stays: hostfork diff {record.name} · hostfork export {record.name} DEST "
+                 "--changes-only",
+        )  # fmt: skip
+
+
 def _checked(
     path: PathRecord, pool: str, probe: Probe | None, limit: float, warn: Callable[[str], None]
 ) -> SourceChanged:

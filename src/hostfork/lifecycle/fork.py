@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hostfork.collect.manifest import StatManifest
     from hostfork.collect.stack import Base
     from hostfork.lifecycle.export import ExportReport
+    from hostfork.lifecycle.receipt import Receipt
 
 
 @frozen
@@ -207,6 +208,14 @@ class Fork:
         with uses.using(self._folder.path):
             return whole_tree(self._folder, self.record, path, self.diff(), tree)
 
+    def receipt(self) -> Receipt:
+        """On what it stands, what was verified, what it changed. Reads every changed file. Raises ForkError."""
+        from hostfork.lifecycle.receipt import receipt
+
+        self._must_be_still("accounted for")
+        with uses.using(self._folder.path):
+            return receipt(self._folder, self.record, self.diff())
+
     def discard(self) -> tuple[str, ...]:
         """End what still lives of it, throw its changes away, give everything back. Returns what is left.
 
@@ -216,7 +225,9 @@ class Fork:
         store = Store(state_folder())
         with store.settling(), store.open(self.name) as folder:
             record = folder.load()
-            if not folder.lock() and observed_activity(record) not in (Activity.IDLE, Activity.ORPHANED):
+            free = folder.lock()
+            # An orphan's lock may be held by what its owner's program forked, one that lasts by what is in it.
+            if not free and (record.lasting or observed_activity(record) not in (Activity.IDLE, Activity.ORPHANED)):
                 raise _busy(self.name, "is held by another hostfork")
             await_keeper(record)
             if record.activity is not Activity.IDLE:
@@ -230,7 +241,7 @@ class Fork:
         return told + erased(record.pool, left).told
 
     def _must_be_still(self, verb: str) -> None:
-        if self.activity in (Activity.RUNNING, Activity.PREPARING, Activity.RELEASING):
+        if self.activity in (Activity.RUNNING, Activity.FROZEN, Activity.PREPARING, Activity.RELEASING):
             raise _busy(self.name, f"is {self.activity.value} and cannot be {verb} now")
 
     def _sides(self, path: PathRecord) -> tuple[Base, str, StatManifest | None]:

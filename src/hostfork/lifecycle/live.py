@@ -47,6 +47,10 @@ class Times:
         self._last = moment
 
 
+_PATIENCE = 5.0
+"""Seconds that a fork without a command may wait for the stamps of its sources."""
+
+
 def _import_the_end() -> None:
     """What is needed after the command: imported while the helper builds the view on another processor."""
     for name in ("collect.scan", "collect.layer", "collect.tree", "storage.tree", "storage.reclaim"):
@@ -172,7 +176,8 @@ class LiveFork:
         from hostfork.lifecycle import uses
         from hostfork.lifecycle.terms import Terms
 
-        self._probes.close()
+        self._probes.close(_PATIENCE)
+        self._probes.save(self._folder)
         Terms.of(self._plan).save(self._folder)
         self._record = self._folder.advance(self.record, Activity.IDLE, durable=True, keeper=None, lasting=True)
         uses.begin(self._folder.path)
@@ -242,6 +247,10 @@ class LiveFork:
     def _keep(self, found: dict[str, Changeset]) -> None:
         """What is kept is evidence: on disk before anything is given up. `kept` is noted once the view is closed."""
         from hostfork.lifecycle import audit
+        from hostfork.lifecycle.terms import Terms
+
+        Terms.of(self._plan).save(self._folder)
+        self._probes.save(self._folder)
 
         self._record = changes.check_sources(self.record, found, self._probes, self._warn)
         found = bases.remember(self._folder, self.record, found, self._probes)

@@ -6,12 +6,14 @@ import os
 import time
 from collections.abc import Callable
 
+from hostfork import __version__
 from hostfork.errors import Code, StorageError
+from hostfork.helper.lean import dumps
 from hostfork.lifecycle.context import who
 from hostfork.lifecycle.events import Event, PreparedPath, Progress, Warned
-from hostfork.lifecycle.record import SCHEMA, PathRecord, Record
+from hostfork.lifecycle.record import SCHEMA, Asked, Host, PathRecord, Record
 from hostfork.lifecycle.request import Request
-from hostfork.lifecycle.store import ForkFolder, as_fork_error, now
+from hostfork.lifecycle.store import ForkFolder, as_fork_error, now, plain
 from hostfork.policy.plan import PathPlan, Plan
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
@@ -55,7 +57,24 @@ def new_record(fork: ForkFolder, plan: Plan, request: Request, cwd: str) -> Reco
         storage_limit=plan.storage_limit,
         id=os.urandom(6).hex(),
         by=who(request.tags),
+        asked=_asked(plan),
+        made_on=Host(os.uname().nodename, os.uname().release, __version__),
     )
+
+
+def _asked(plan: Plan) -> Asked:
+    """What the record keeps of the policy."""
+    from _blake2 import blake2b
+
+    policy = plan.asked
+    if policy is None:
+        return Asked()
+    # where a rule stands, and in which words, is no part of what it says
+    rules = tuple(replace(rule, place="", written="") for rule in policy.rules)
+    ends = tuple(replace(end, place="", written="") for end in policy.endpoints)
+    said = replace(policy, name="", description="", rules=rules, endpoints=ends)
+    digest = blake2b(dumps(plain(said)).encode("ascii"), digest_size=16).hexdigest()
+    return Asked(digest, policy.requires, policy.approval, policy.trusted)
 
 
 def prepare(fork: ForkFolder, record: Record, plan: Plan, tell: Tell) -> Record:

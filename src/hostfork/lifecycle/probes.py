@@ -27,8 +27,8 @@ _PATIENCE = 0.05
 """Seconds that the command's start may wait for stamps."""
 _COARSE = 0.02
 """Seconds, more than one tick of any kernel."""
-_STAMP = "stamp"
-"""A file in the fork's folder."""
+_STAMP, _SOURCES = "stamp", "source-stamps"
+"""Files in the fork's folder."""
 
 
 class Probes:
@@ -71,14 +71,40 @@ class Probes:
             self._awaited.append(awaited)
             _thread.start_new_thread(self._take, (paths, record.pool, awaited))
 
-    def close(self) -> None:
+    def close(self, patience: float = _PATIENCE) -> None:
         """The command starts now: later stamps would not show what the host wrote before them."""
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + patience
         for awaited in self._awaited:
             awaited.acquire(timeout=max(end - time.monotonic(), 0))
         self._closed = True
         if self._pool is not None:
             _write_stamp(*self._pool)
+
+    def save(self, fork: ForkFolder) -> None:
+        """Write down those of sources, for when the fork is entered later."""
+        from hostfork.helper.lean import dumps
+
+        if self._taken:
+            lines = {
+                path: (one.ctime_ns, one.realtime_ns, one.boottime_ns, one.boot_id) for path, one in self._taken.items()
+            }
+            file = os.open(fork.file(_SOURCES), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(file, dumps(lines).encode("ascii"))
+            finally:
+                os.close(file)
+
+    @classmethod
+    def load(cls, fork: ForkFolder) -> Probes:
+        """Those that were written down; none where that cannot be read."""
+        import json
+
+        from hostfork.collect.stamp import Probe
+
+        probes = cls()
+        with contextlib.suppress(OSError, ValueError, TypeError), open(fork.file(_SOURCES), "rb") as file:
+            probes._taken = {path: Probe(*words) for path, words in json.load(file).items()}
+        return probes
 
     def of(self, path: str) -> Probe | None:
         """The stamp of a path, None where it was not there in time."""

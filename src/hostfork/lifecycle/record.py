@@ -17,6 +17,7 @@ from hostfork.vocabulary import (
     Guarantee,
     Mechanism,
     Ownership,
+    Require,
     SourceChanged,
     StorageKind,
 )
@@ -39,11 +40,17 @@ DISPOSITION_AFTER: dict[Disposition, frozenset[Disposition]] = {
         {Disposition.SEALED, Disposition.AWAITING_APPROVAL, Disposition.APPLIED, Disposition.DISCARDED,
          Disposition.EXPIRED}
     ),
-    Disposition.SEALED: frozenset({Disposition.OPEN, Disposition.APPLIED, Disposition.DISCARDED, Disposition.EXPIRED}),
+    Disposition.SEALED: frozenset(
+        {Disposition.OPEN, Disposition.AWAITING_APPROVAL, Disposition.APPLIED, Disposition.DISCARDED,
+         Disposition.EXPIRED}
+    ),
     Disposition.AWAITING_APPROVAL: frozenset(
         {Disposition.OPEN, Disposition.SEALED, Disposition.APPLIED, Disposition.DISCARDED}
     ),
-    Disposition.APPLIED: frozenset({Disposition.OPEN, Disposition.DISCARDED, Disposition.EXPIRED}),
+    Disposition.APPLIED: frozenset(
+        {Disposition.OPEN, Disposition.SEALED, Disposition.AWAITING_APPROVAL, Disposition.DISCARDED,
+         Disposition.EXPIRED}
+    ),
     Disposition.DISCARDED: frozenset(),
     Disposition.EXPIRED: frozenset(),
 }  # fmt: skip
@@ -72,6 +79,37 @@ class Who:
     sudo: str | None = None
     inside: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
+
+
+@frozen
+class Approval:
+    """Who approved what: `content` is the id of the changes as they were then. `at` is ISO-8601 UTC."""
+
+    by: Who
+    at: str
+    content: str
+
+
+@frozen
+class Asked:
+    """What the policy said of the fork's promises and of applying its changes, as in `Policy`.
+
+    `digest` tells the policy from another one, options included.
+    """
+
+    digest: str = ""
+    requires: tuple[Require, ...] = ()
+    approval: bool = False
+    trusted: tuple[str, ...] = ()
+
+
+@frozen
+class Host:
+    """Where a fork was made: the machine, its kernel, and the version of hostfork."""
+
+    name: str = ""
+    kernel: str = ""
+    hostfork: str = ""
 
 
 @frozen
@@ -169,6 +207,10 @@ class Record:
     """Tells it from another fork of that name."""
     by: Who | None = None
     """Who made it."""
+    asked: Asked = Asked()
+    made_on: Host = Host()
+    approved: Approval | None = None
+    """Its changes may be applied as they were then; void as soon as it is opened again."""
     lasting: bool = False
     """Made to be entered: kept whatever it holds, its storage whole, until it is discarded or expires."""
     holder: ProcessIdentity | None = None

@@ -120,6 +120,8 @@ def _recover_folder(folder: ForkFolder) -> Recovered | None:
     if not free and _has_owner(folder):
         return None
     record = folder.load()
+    if record.holder is not None and record.activity is Activity.RUNNING:
+        return _settle_view(folder, record)
     # The owner is dead: where the lock is not free, a process that the owner's program forked holds it.
     if observed_activity(record) is Activity.IDLE:
         return _tidy(folder, record)
@@ -148,6 +150,16 @@ def _tidy(folder: ForkFolder, record: Record) -> Recovered | None:
     if not left:
         folder.note("kept")
     return Recovered(record.name, "what its run left was removed; its changes are kept", left.told)
+
+
+def _settle_view(folder: ForkFolder, record: Record) -> Recovered | None:
+    """A fork that was entered and whose holder is dead: its commands are ended, and it is kept as it is."""
+    from hostfork.lifecycle import holding
+
+    if observed_activity(record) is not Activity.ORPHANED:
+        return None
+    record = holding.settle(folder, record, end=True)
+    return Recovered(record.name, "what ran in it was ended; it is kept as it is")
 
 
 def _settle(folder: ForkFolder, record: Record) -> Recovered:

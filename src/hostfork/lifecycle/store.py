@@ -94,12 +94,6 @@ class ForkFolder:
         """Somebody else has the lock by a copy of the descriptor: closing ours does not give it up."""
         self._locked = False
 
-    def adopt(self, descriptor: int) -> None:
-        """Have the lock by a copy of the descriptor of somebody who has it and goes; it becomes the folder's own."""
-        os.dup2(descriptor, self._descriptor, inheritable=False)
-        os.close(descriptor)
-        self._locked = True
-
     def lock(self, *, wait: bool = False) -> bool:
         """Take the lock. False where somebody else has it, or where the folder went away meanwhile."""
         try:

@@ -6,6 +6,7 @@ hostfork's own storage; private trees have them already, since they hold what th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 
@@ -60,6 +61,8 @@ def _of_paths(plan: Plan, record: Record, fork: ForkFolder) -> list[_Wanted]:
         if path.path == "/" or (path.access is Access.SHARED and not _covered(path.path, plan)):
             continue
         tree, read_only, same, fresh = _tree(path, keys.get(path.path, ""), record.pool, fork)
+        if isinstance(tree, Overlay) and record.lasting:
+            tree = tree._replace(volatile=False)  # what is entered again is on disk after each time
         wanted.append(_Wanted(path.path, tree, read_only, same, path.device, path.inode, path.folder, fresh))
     return wanted
 
@@ -96,7 +99,9 @@ def _config_copy(copy: ConfigCopy, number: str, fork: ForkFolder) -> _Wanted:
     path = fork.file(f"config.{number}")
     with open(copy.path, "rb") as original:
         content = original.read()
-    descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # of an earlier view; its mode may forbid writing
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, content)
         os.fchmod(descriptor, copy.mode)
@@ -155,7 +160,8 @@ def _folder_mode(path: str) -> int:
 def _make_stand_ins(root: str, stand_ins: tuple[StandIn, ...]) -> None:
     for stand_in in stand_ins:
         path = os.path.join(root, stand_in.path)
-        if stand_in.folder:
-            os.mkdir(path, stand_in.mode)
-        else:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, stand_in.mode))
+        with contextlib.suppress(FileExistsError):  # a kept fork's, of an earlier view
+            if stand_in.folder:
+                os.mkdir(path, stand_in.mode)
+            else:
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, stand_in.mode))

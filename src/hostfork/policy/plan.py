@@ -106,6 +106,9 @@ def make_plan(policy: Policy, facts: HostFacts, choices: Mapping[str, Choice], *
         storage_limit=policy.storage_limit,
         stable=Require.STABLE in policy.requires,
         skip_unreadable=policy.unreadable is Unreadable.SKIP,
+        endpoint_search=policy.endpoint_search,
+        ssh_config_copies=policy.ssh_config_copies,
+        asked=policy,
     )
     if facts.settings and not relocated:
         from hostfork.policy.settings import with_settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, unique
 
-from hostfork.policy.rules import Environment, Quiesce
+from hostfork.policy.rules import EndpointSearch, Environment, Policy, Quiesce
 from hostfork.storage.contract import Offer, Refusal
 from hostfork.values import frozen
 from hostfork.vocabulary import Access, EndpointKind, Ownership
@@ -162,3 +162,7 @@ class Plan:
     """No host process may be writing below a private path while it is taken: looked at again once they are quiesced."""
     skip_unreadable: bool = False
     """What this user cannot read is left out of copies and clones."""
+    endpoint_search: EndpointSearch = EndpointSearch.AUTOMATIC
+    ssh_config_copies: bool = True
+    asked: Policy | None = None
+    """What it was made of."""

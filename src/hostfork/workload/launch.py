@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 from hostfork.errors import Code, CommandError, HostforkError, ViewError, WorkloadError
-from hostfork.helper.protocol import Channel, Executed, Failed, Finish, Ready, Started, Step, ViewPlan
+from hostfork.helper.protocol import Channel, Executed, Failed, Finish, Held, Message, Ready, Started, Step, ViewPlan
 from hostfork.values import frozen, replace
 from hostfork.workload import spawn
 from hostfork.workload.identity import ProcessIdentity, identify
@@ -129,30 +129,52 @@ class Helper:
         cgroup: int | None,
         meanwhile: Callable[[], None] = _nothing,
         meter: int | None = None,
+        entry: tuple[int, ...] = (),
     ) -> Launched:
         """Send the plan through the gate; returns when the command exists, before it is known to have exec'd.
 
-        `meanwhile` is called while the helper builds the view. `meter`: a pidfd, where the plan says so.
+        `meanwhile` is called while the helper builds the view. `meter`: a pidfd, where the plan says so. `entry`: what
+        a plan that enters a view needs.
         Raises ViewError where a step failed: the command was not started and the helper is gone.
         """
         self.ready()
         try:
-            given = (descriptor for descriptor in (journal, cgroup, meter) if descriptor is not None)
+            given = (descriptor for descriptor in (journal, cgroup, *entry, meter) if descriptor is not None)
             self.channel.send(plan, tuple(given))
         except OSError as error:
             raise self._died() from error
         meanwhile()
-        while True:
-            message = self.channel.receive()
-            if isinstance(message, Step):
-                self.step = message.name
-            elif isinstance(message, Failed):
-                self.reap()
-                raise _failure(message)
-            elif isinstance(message, Started):
-                return Launched(*message)
-            else:
-                raise self._died()
+        message = self._after_steps()
+        if not isinstance(message, Started):
+            raise self._died()
+        return Launched(*message)
+
+    def hold(self, plan: ViewPlan, journal: int, cgroup: int | None, lock: int, listener: int) -> tuple[Held, Channel]:
+        """Send a plan that holds a view; when it stands, the channel is the caller's place in it.
+
+        The helper is nobody's child from then on. Raises ViewError where a step failed: then it is gone.
+        """
+        self.ready()
+        try:
+            given = (descriptor for descriptor in (journal, cgroup, lock, listener) if descriptor is not None)
+            self.channel.send(plan, tuple(given))
+        except OSError as error:
+            raise self._died() from error
+        message = self._after_steps()
+        if not isinstance(message, Held):
+            raise self._died()
+        channel, self.channel = self.channel, Channel.none()
+        self.reap()
+        return message, channel
+
+    def _after_steps(self) -> Message | None:
+        """The first message that is no step. Raises ViewError or CommandError where one failed."""
+        while isinstance(message := self.channel.receive(), Step):
+            self.step = message.name
+        if isinstance(message, Failed):
+            self.reap()
+            raise _failure(message)
+        return message
 
     def wait_executed(self, command: str) -> None:
         """Wait for the exec. Raises CommandError 127 or 126 where it failed."""
@@ -268,6 +290,14 @@ def _failure(failed: Failed) -> HostforkError:
             errno=failed.errno,
             details=(failed.sentence,),
             hint="--cwd DIR names another working directory",
+        )
+    if failed.step == "exec" and failed.errno in (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EOPNOTSUPP):
+        return WorkloadError(
+            Code.WORKLOAD_CGROUP,
+            failed.sentence,
+            step="cgroup",
+            errno=failed.errno,
+            hint="the fork's cgroup lies where its first command began: enter it from there",
         )
     code = Code.VIEW_VERIFY if failed.step == "verify" and not failed.errno else Code.VIEW_FAILED
     where = f" at {failed.path}" if failed.path else ""

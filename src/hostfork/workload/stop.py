@@ -57,6 +57,15 @@ def stop(
     return _clear(lambda: _beside(keeper.pid, namespace, marks, places))
 
 
+def stop_in_view(group: Group | None, holder: int, namespace: int | None, marks: Marks, places: Places) -> StopReport:
+    """End all that is left in a view which nobody can come into any more, but for its holder."""
+    if group is not None and group.exists():
+        group.kill()
+        if not group.wait_empty(_PATIENCE):
+            return StopReport(tuple(group.processes()))
+    return StopReport(()) if namespace is None else _clear(lambda: _beside(holder, namespace, marks, places))
+
+
 def _beside(keeper: int, namespace: int, marks: Marks, places: Places) -> tuple[int, ...]:
     """The processes in the keeper's namespace. Once it is dead the number may be that of another fork's namespace."""
     found = tuple(pid for pid in members(namespace) if pid != keeper)
