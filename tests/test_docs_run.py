@@ -20,7 +20,7 @@ from test_docs import FENCE, ROOT
 RUN = ["README.md"]
 RUN += [
     f"docs/{name}.md"
-    for name in ("guide", "agents", "untrusted", "experiments", "mechanisms", "limits", "tools", "space", "baselines")
+    for name in ("guide", "agents", "untrusted", "experiments", "mechanisms", "limits", "tools", "space", "baselines", "audit")
 ]
 COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n?", re.MULTILINE)
 END = "=== end of output ==="
@@ -29,7 +29,9 @@ NOTE = re.compile(r"<!-- (first|elsewhere): ((?:(?!-->).)*) -->\n*\Z", re.DOTALL
 VARYING = (
     # what a repository's folder holds depends on git's version, and on the moment
     (r"\b\d+ files, \d+(?:\.\d+)? [KMGi]*B copied", "COPIED"),
-    (r"\d{4}-\d\d-\d\dT[\d:]+Z", "TIME"),
+    (r"\d{4}-\d\d-\d\d[T ][\d:]+\b(?:\.\d+)?Z?", "TIME"),
+    (r"\b(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12})\b", "ID"),
+    (r"\S+, Linux \S+, hostfork \S+", "HOST"),
     (r"\b\d+(?:[.,]\d+)? (?:B|KiB|MiB|GiB|ms|s|m)\b", "SIZE"),
     (r"\b\d+\.\d+s\b", "SECONDS"),
     (r"/dev/loop\d+", "/dev/loop"),

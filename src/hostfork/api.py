@@ -22,6 +22,7 @@ from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
+    "Checkpoint", "MadeCheckpoint", "Restored", "checkpoint", "checkpoint_names", "checkpoints", "restore",
     "Baseline", "BrokenFork", "Caller", "Collected", "Entry", "Expired", "ExportForm", "Fork", "ForkProcess", "Holder",
     "Keep", "KeepRules", "Log", "MadeBaseline", "Origin", "OriginKind", "Outcome", "Overview", "Plan", "Policy",
     "PoolUse", "Receipt", "Reclaiming", "Record", "Recovered", "Request", "RuleOptions", "SignalSource",
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from hostfork.baseline.catalog import Baseline, Origin
     from hostfork.lifecycle.audit import Entry, Log
     from hostfork.lifecycle.baselines import Made as MadeBaseline
+    from hostfork.lifecycle.checkpoints import Made as MadeCheckpoint
+    from hostfork.lifecycle.moments import Checkpoint
+    from hostfork.lifecycle.restoring import Restored
     from hostfork.lifecycle.baselines import Removed as RemovedBaseline
     from hostfork.lifecycle.config import KeepRules
     from hostfork.lifecycle.expired import Expired
@@ -52,6 +56,8 @@ if TYPE_CHECKING:
     Tags = Sequence[tuple[str, str]]
 
 _LATER = {
+    "Checkpoint": "lifecycle.moments", "MadeCheckpoint": "lifecycle.checkpoints:Made",
+    "Restored": "lifecycle.restoring",
     "BrokenFork": "lifecycle.fork", "Fork": "lifecycle.fork", "Expired": "lifecycle.expired",
     "Collected": "lifecycle.expiry", "KeepRules": "lifecycle.config", "Holder": "lifecycle.usage",
     "Overview": "lifecycle.usage", "PoolUse": "lifecycle.usage", "Baseline": "baseline.catalog",
@@ -234,6 +240,45 @@ def kept_bytes() -> tuple[int, int]:
     from hostfork.lifecycle.uses import total_known
 
     return total_known(Store(state_folder()))
+
+
+def checkpoint(name: str, message: str = "") -> MadeCheckpoint:
+    """Make a checkpoint of a fork, running or not; it is on disk when this returns. Where nothing changed it is the
+    one that there is. Raises CheckpointError, ForkError, CollectError, StorageError; then there is none."""
+    from hostfork.lifecycle.checkpoints import make
+    from hostfork.lifecycle.store import Store, state_folder
+
+    store = Store(state_folder())
+    with store.find(name) as fork:
+        return make(store, fork, message)
+
+
+def checkpoints(name: str) -> tuple[Checkpoint, ...]:
+    """The checkpoints of a fork, the oldest first. Raises ForkError."""
+    from hostfork.lifecycle.moments import read
+    from hostfork.lifecycle.store import Store, state_folder
+
+    with Store(state_folder()).find(name) as fork:
+        return read(fork)
+
+
+def checkpoint_names() -> tuple[tuple[str, str, str], ...]:
+    """Every checkpoint: fork, id, message. Damaged lists are passed over."""
+    from hostfork.lifecycle.moments import listed
+    from hostfork.lifecycle.store import Store, state_folder
+
+    store = Store(state_folder())
+    return tuple((one.fork, one.id, one.message) for name in store.names() for one in listed(store, name))
+
+
+def restore(name: str, checkpoint: str) -> Restored:
+    """Make an idle fork what it was at a checkpoint of its own; what it held becomes one first. Raises HostforkError."""
+    from hostfork.lifecycle.restoring import restore as restore_fork
+    from hostfork.lifecycle.store import Store, state_folder
+
+    store = Store(state_folder())
+    with store.find(name) as fork:
+        return restore_fork(store, fork, checkpoint)
 
 
 def fork_names() -> tuple[str, ...]:

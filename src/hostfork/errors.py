@@ -91,6 +91,11 @@ class Code(Enum):
     CHECKPOINT_DAMAGED = ("checkpoint.damaged", "a checkpoint does not hold what it held when it was made")
     CHECKPOINT_NO_SPACE = ("checkpoint.no-space", "the pool has no room for the checkpoint")
     CHECKPOINT_FAILED = ("checkpoint.failed", "the kernel refused a step of making or restoring a checkpoint")
+    # applying
+    APPLY_BLOCKED = ("apply.blocked", "something of the host cannot be replaced")
+    APPLY_FAILED = ("apply.failed", "the kernel refused a step of applying or undoing; all was put back")
+    APPLY_STUCK = ("apply.stuck", "an apply that was broken off could not be put back whole yet")
+    APPLY_NOT_FOUND = ("apply.not-found", "there is nothing to undo of that name")
     # hostfork itself
     INTERNAL_FAULT = ("internal.fault", "hostfork met something that it does not handle")
 
@@ -184,3 +189,7 @@ class BaselineError(HostforkError):
 
 class CheckpointError(HostforkError):
     """A checkpoint could not be found, made, read or restored."""
+
+
+class ApplyError(HostforkError):
+    """Changes could not be applied to the host, or taken back. Unless it says otherwise the host is as it was."""

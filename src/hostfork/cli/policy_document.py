@@ -47,6 +47,8 @@ def policy_document(value: Policy) -> Document:
         "ssh_config_copies": value.ssh_config_copies,
         "timeout": value.timeout,
         "storage_limit": value.storage_limit,
+        "approval": value.approval,
+        "trusted": words(value.trusted),
     }
 
 

@@ -20,7 +20,7 @@ from hostfork.cli.manual import CONFIG, LOOK, STATE, Example, Manual
 from hostfork.cli.output import PREFIX, Output
 from hostfork.cli.telling import some_lost, some_paths
 from hostfork.cli.usage import goes_in_words
-from hostfork.cli.verb import fork_argument, verb
+from hostfork.cli.verb import flag, fork_argument, verb
 from hostfork.collect.changeset import Counts
 from hostfork.errors import PolicyError
 from hostfork.lifecycle.record import ForkProcess, PathRecord, Record, Status
@@ -35,11 +35,14 @@ _LABEL = 12
     "Show all that is known about a fork.",
     Example("hostfork show calm-otter", "By its name."),
     Example("hostfork show calm", "A beginning of the name that no other fork has is enough."),
-    Example("hostfork show calm-otter --json", "The whole record for a program."),
+    Example("hostfork show calm-otter --receipt > receipt.txt", "What was asked, verified and changed, to be kept."),
     manual=Manual(
         about=(
             "One fork: its state and command, how that ended, each path with its mechanism and guarantee, the changes, "
             "the space and where it lies, what owns its processes and which there are, and what can be done next.",
+            "`--receipt` is for others: who made the fork and where, its policy by digest, what was verified while it "
+            "was made and run, and every change, with ids that are BLAKE3 digests of all that. The same fork gives "
+            "the same receipt, whenever and wherever it is asked for.",
         ),
         environment=(*LOOK, "XDG_CONFIG_HOME"),
         files=(*STATE, *CONFIG),
@@ -47,9 +50,14 @@ _LABEL = 12
     ),
 )
 @fork_argument()
-def show_verb(output: Output, fork: str) -> int:
+@flag("--receipt", help="on what it stands, what was verified, and all that it changed")
+def show_verb(output: Output, fork: str, receipt: bool) -> int:
     """Show one fork."""
     found = api.Fork.open(fork)
+    if receipt:
+        from hostfork.cli.receipts import show_receipt
+
+        return show_receipt(output, found.receipt())
     record, activity, counts, space = found.record, found.activity, found.counts(), found.space()
     goes = _goes(found, output)
     if output.json:
@@ -89,6 +97,8 @@ def show_lines(
     facts = [
         ("fork", look.paint(harmless(record.name), "bold")),
         ("state", f"{activity.value}, {record.disposition.value}"),
+        ("approved", "" if record.approved is None else f"{record.approved.at}  {record.approved.content[:12]}"),
+        ("tags", "" if record.by is None else " ".join(harmless(f"{name}={text}") for name, text in record.by.tags)),
         ("command", command_in_words(record.command)),
         ("in", look.path(record.cwd)),
         ("made", f"{age(seconds)} ago, {record.created}"),

@@ -37,6 +37,10 @@
     [storage]
     limit = "2G"               # what the fork may take in its pool
 
+    [apply]
+    approval = true            # only what was approved from outside the fork is applied
+    trust = [".github/*"]      # what the host runs by itself is applied there without `--allow-active`; `*` takes `/`
+
     [quiesce]                  # while a fork is made
     command = "pg_ctl …"       # by the shell, before
     undo = "pg_ctl …"          # by the shell, afterwards in any case
@@ -82,6 +86,7 @@ _TOP = {
     "environment",
     "prefer",
     "unreadable",
+    "apply",
     "process",
     "quiesce",
     "ssh",
@@ -197,6 +202,8 @@ def parse(text: str, file: str, name: str, home: str) -> Policy:
     document.known(ssh, {"config-copies"}, ("ssh",))
     storage = document.get(table, "storage", dict, {})
     document.known(storage, {"limit"}, ("storage",))
+    apply = document.get(table, "apply", dict, {})
+    document.known(apply, {"approval", "trust"}, ("apply",))
     requires = document.get(table, "requires", list, [])
     return Policy(
         name=name,
@@ -214,6 +221,8 @@ def parse(text: str, file: str, name: str, home: str) -> Policy:
         prefer=document.word(table.get("prefer", Prefer.NATIVE.value), Prefer, ("prefer",)),
         unreadable=document.word(table.get("unreadable", Unreadable.REFUSE.value), Unreadable, ("unreadable",)),
         quiesce=_quiesce(document, document.get(table, "quiesce", dict, {})),
+        approval=document.get(apply, "approval", bool, False, ("apply",)),
+        trusted=_strings(document, apply, "trust", ("apply",)) if "trust" in apply else (),
     )
 
 

@@ -133,6 +133,8 @@ def dump(policy: Policy) -> str:
         table["process"] = {"timeout": policy.timeout}
     if policy.storage_limit is not None:
         table["storage"] = {"limit": _size(policy.storage_limit)}
+    if policy.approval or policy.trusted:
+        table["apply"] = {"approval": policy.approval, **({"trust": list(policy.trusted)} if policy.trusted else {})}
     table["prefer"] = policy.prefer.value
     table["unreadable"] = policy.unreadable.value
     if policy.quiesce:

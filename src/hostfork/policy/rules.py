@@ -115,6 +115,10 @@ class Policy:
     unreadable: Unreadable = Unreadable.REFUSE
     quiesce: Quiesce = Quiesce()
     storage_limit: int | None = None
+    approval: bool = False
+    """Changes are applied only once somebody outside the fork has approved them."""
+    trusted: tuple[str, ...] = ()
+    """Patterns of paths, from a private path's top: what the host runs by itself may be applied where one matches."""
 
 
 @frozen
