@@ -358,3 +358,44 @@ def test_where_no_cgroup_owns_the_processes(user, hostfork, ext4_disk):
     end(held, signal.SIGKILL)
     rigs.wait_until(lambda: kept("exec", "k", "--", "true").returncode == 0)
     kept("discard", "k", "--yes", check=0)
+
+
+# --- forks that `run` kept -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [("ext4", ":copy"), ("ext4", ":live"), ("ext4", ":overlay"), ("btrfs", ":btrfs"), ("xfs", ":reflink")],
+)
+def test_what_run_kept_is_entered_again(request, person, hostfork, kind, mode):
+    """Whole again, with the times that it had; and later changes of the host are none of the fork's."""
+    disk = request.getfixturevalue(f"{kind}_disk")
+    kept = Kept(person, hostfork, rigs.make_project(person, disk.folder(person), FILES))
+    script = "echo two >> a.txt; rm old; mkdir new; echo x > new/x; chmod 600 d/b"
+    made = kept("run", "--name", "k", "--private", "." + mode, "--", "sh", "-c", script)
+    if made.returncode == 125 and "storage.unsupported" in made.stderr:
+        pytest.skip(made.stderr)
+    model = tree(person, kept.project) | {"a.txt": "one\ntwo\n", "new": None, "new/x": "x\n"}
+    del model["old"]
+    stat = ["stat", "-c", "%n %Y %a %u", "d/e/c"]
+    assert kept("exec", "k", "--", *stat, check=0).stdout == kept.person.run(stat, cwd=kept.project).stdout
+    kept("exec", "k", "--", "sh", "-c", "echo three >> a.txt", check=0)
+    model["a.txt"] += "three\n"
+    if mode != ":live":
+        kept.person.call(Path(kept.project, "d/e/c").write_text, "the host's\n")
+    listed = kept("exec", "k", "--", "find", ".", "-mindepth", "1", check=0).stdout.split()
+    assert {path[2:] for path in listed} == set(model)
+    for path in (path for path, content in model.items() if content is not None):
+        assert kept("exec", "k", "--", "cat", path, check=0).stdout == model[path]
+    found = {os.path.basename(one["path"]) for one in json.loads(kept("diff", "k", "--json").stdout)["entries"]}
+    assert found == {"a.txt", "old", "new", "x", "b"}
+    kept("discard", "k", "--yes", check=0)
+
+
+def test_what_run_kept_is_refused_where_its_base_is_gone(kept):
+    kept("run", "--name", "k", "--private", ".:copy", "--", "sh", "-c", "echo two >> a.txt", check=0)
+    kept.person.call(Path(kept.project, "old").write_text, "the host's\n")
+    done = kept("exec", "k", "--", "true", check=125)
+    assert "base.gone" in done.stderr
+    assert kept.record().activity.value == "idle"
+    assert "a.txt" in kept("diff", "k", check=0).stdout

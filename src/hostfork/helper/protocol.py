@@ -93,7 +93,8 @@ class Attach(NamedTuple):
     """Attach `tree` at `target` (resolved, no symlink in it). In the order of the plan, outer paths first.
 
     `same` says what verify must find there: the host's own inode `device`:`inode` (endpoints, shared paths), or, when
-    false, anything but that inode. Inode 0: nothing to verify.
+    false, anything but that inode. Inode 0: nothing to verify. `optional`: it is left out where nothing is there any
+    more to attach it to: commands in a kept fork may have removed or moved that.
     """
 
     target: str
@@ -103,6 +104,7 @@ class Attach(NamedTuple):
     device: int
     inode: int
     stand_ins: tuple[StandIn, ...] = ()
+    optional: bool = False
 
 
 class Identity(NamedTuple):

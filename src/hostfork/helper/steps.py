@@ -120,9 +120,9 @@ def _build(plan: ViewPlan, steps: _Steps) -> None:
     trees = view.make_trees(plan.attaches)
     if plan.read_only_root:
         view.make_root_read_only()
-    view.attach_trees(plan.attaches, trees)
+    attached = view.attach_trees(plan.attaches, trees)
     steps.begin("verify")
-    view.verify(plan.attaches)
+    view.verify(attached)
 
 
 class _Steps:

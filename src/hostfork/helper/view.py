@@ -6,6 +6,7 @@ cloned). Nothing is created in a tree of the host's; a target that is not there 
 
 from __future__ import annotations
 
+import errno
 import os
 
 from hostfork.helper import syscalls
@@ -23,10 +24,21 @@ def make_trees(attaches: tuple[Attach, ...]) -> list[int]:
     return [_make_tree(attach) for attach in attaches]
 
 
-def attach_trees(attaches: tuple[Attach, ...], trees: list[int]) -> None:
-    """Attach in the plan's order, outer paths first, each where the path leads now, through no symlink."""
+def attach_trees(attaches: tuple[Attach, ...], trees: list[int]) -> tuple[Attach, ...]:
+    """Attach in the plan's order, outer paths first, each where the path leads now, through no symlink.
+
+    Those that were attached.
+    """
+    attached = []
     for attach, tree in zip(attaches, trees, strict=True):
-        target = syscalls.openat2(syscalls.AT_FDCWD, attach.target, os.O_PATH, resolve=_NO_LINKS)
+        try:
+            target = syscalls.openat2(syscalls.AT_FDCWD, attach.target, os.O_PATH, resolve=_NO_LINKS)
+        except OSError as error:
+            if attach.optional and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                os.close(tree)
+                continue
+            raise
+        attached.append(attach)
         try:
             syscalls.move_mount(tree, target)
         except OSError as error:
@@ -34,6 +46,7 @@ def attach_trees(attaches: tuple[Attach, ...], trees: list[int]) -> None:
         finally:
             os.close(target)
         os.close(tree)
+    return tuple(attached)
 
 
 def make_root_read_only() -> None:

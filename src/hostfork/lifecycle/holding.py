@@ -22,6 +22,7 @@ from hostfork.lifecycle.request import Request
 from hostfork.lifecycle.store import ForkFolder, now
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
+from hostfork.storage.contract import Delta
 from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access, Activity, Disposition
 from hostfork.workload import seat
@@ -186,6 +187,11 @@ def _build(folder: ForkFolder, record: Record) -> InView:
 
 def _enterable(folder: ForkFolder, record: Record) -> Record:
     """A fork whose storage can be mounted and whose content is what it was. It lasts from now on."""
+    for path in changes.private_paths(record):
+        if isinstance(changes.content_of(record, path), Delta):
+            from hostfork.lifecycle.refill import refill
+
+            refill(folder, record, path)
     live = _live(record)
     if any(os.listdir(changes.delta_of(changes.content_of(record, path))) for path in live):
         for path in live:
@@ -225,6 +231,7 @@ def _refresh(record: Record) -> None:
             if not any(state.key == path.key for state in scratch.keys(record.pool)):
                 scratch.prepare(path.key, path.path, record.pool)
             continue
+        storage_of(path.storage).thaw(path.key, record.pool)
         tree = storage_of(path.storage).mounts(path.key, record.pool)
         if isinstance(tree, Overlay):
             above, name = os.path.split(tree.work)

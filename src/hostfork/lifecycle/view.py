@@ -37,16 +37,29 @@ class _Wanted:
     inode: int
     folder: bool
     fresh: bool = False
+    optional: bool = False
 
 
 def attaches(plan: Plan, record: Record, fork: ForkFolder) -> tuple[Attach, ...]:
     """Every mount of the view. Makes the mount points that fresh trees lack. Raises StorageError."""
     wanted = _of_paths(plan, record, fork)
     wanted += [
-        _Wanted(mount.path, Keep(mount.path), mount.read_only, True, mount.device, mount.inode, mount.folder)
+        _Wanted(
+            mount.path,
+            Keep(mount.path),
+            mount.read_only,
+            True,
+            mount.device,
+            mount.inode,
+            mount.folder,
+            optional=record.lasting,
+        )
         for mount in plan.nested_mounts
     ]
-    wanted += [_Wanted(end.path, Bind(end.path), False, True, end.device, end.inode, False) for end in plan.endpoints]
+    wanted += [
+        _Wanted(end.path, Bind(end.path), False, True, end.device, end.inode, False, optional=record.lasting)
+        for end in plan.endpoints
+    ]
     wanted += [_config_copy(copy, f"{number}", fork) for number, copy in enumerate(plan.config_copies)]
     if plan.read_only_root:
         wanted += [_kept(path) for path in _KEPT_WRITABLE if os.path.isdir(path)]
@@ -131,7 +144,7 @@ def _with_stand_ins(item: _Wanted, wanted: list[_Wanted]) -> Attach:
         if isinstance(item.tree, Bind):
             _make_stand_ins(item.tree.source, stand_ins)
             stand_ins = ()
-    return Attach(item.target, item.tree, item.read_only, item.same, item.device, item.inode, stand_ins)
+    return Attach(item.target, item.tree, item.read_only, item.same, item.device, item.inode, stand_ins, item.optional)
 
 
 def _nearest_is(outer: _Wanted, inner: _Wanted, wanted: list[_Wanted]) -> bool:

@@ -1,7 +1,9 @@
 """Private storage that holds a whole tree of its own, taken entry by entry: what `copy` and `reflink` do alike.
 
 POOL/KIND/KEY/tree       the tree, a folder or a single entry
+POOL/KIND/KEY/base       of a branch: what the tree was copied from, kept as its base
 POOL/KIND/KEY/reduced    it was reduced to what changed
+POOL/KIND/KEY/full       for a moment, while it is made whole again
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from hostfork.errors import Code, StorageError
 from hostfork.helper.protocol import Bind
+from hostfork.helper.syscalls import RENAME_EXCHANGE, renameat2
 from hostfork.storage import flags
-from hostfork.storage.contract import Content, Delta, FullTree, Lost, Prepared, Progress, Refusal, Source, Witness
+from hostfork.storage.contract import Delta, Fill, FullTree, Lost, Prepared, Progress, Refusal, Source, Witness
 from hostfork.storage.entry import FOLDER, Copier, open_quietly
 from hostfork.storage.failures import failed, is_full, named, no_space, unmade, unreadable, unstable
 from hostfork.storage.keys import Keyed, Keys
@@ -23,7 +27,7 @@ from hostfork.storage.measure import Estimate, estimate
 from hostfork.storage.replicate import Refused, Replica
 from hostfork.storage.tree import FolderMovedError, open_own, prune, remove_tree
 
-_TREE, _LINKS, _REDUCED = "tree", "links", "reduced"
+_TREE, _BASE, _LINKS, _REDUCED, _FULL = "tree", "base", "links", "reduced", "full"
 
 
 class Replicated(Keyed):
@@ -72,6 +76,21 @@ class Replicated(Keyed):
             lost=tuple(Lost(path, what) for path, what in sorted(replica.lost)),
         )
 
+    def branch(self, key: str, of: str, pool: str, fill: Fill, witness: Witness | None = None) -> Prepared:
+        """A copy of what the other holds, kept as the base, and one of that; blocks are shared where they can be."""
+        start = time.monotonic()
+        content = self.content(of, pool)
+        refused = unmade(f"no branch of {of} could be made", content.tree, content.tree, pool)
+        with Keys(pool, self.mechanism.value).making(key, refused) as new:
+            base = os.path.join(new, _BASE)
+            copied = 0
+            if isinstance(content, FullTree):
+                copied = _duplicate(content.tree, new, _BASE, None)
+            else:
+                fill.write(base)
+            copied += _duplicate(base, new, _TREE, witness)
+        return Prepared(key, self.mechanism, 0, copied, time.monotonic() - start)
+
     def mounts(self, key: str, pool: str) -> Bind:
         """The tree itself. Raises StorageError where the key is not whole or was reduced."""
         path = Keys(pool, self.mechanism.value).whole(key)
@@ -85,11 +104,13 @@ class Replicated(Keyed):
             )
         return Bind(os.path.join(path, _TREE))
 
-    def content(self, key: str, pool: str) -> Content:
+    def content(self, key: str, pool: str) -> FullTree | Delta:
         """The full tree, or what changed if it was reduced; a single file that did not change is then not there."""
         path = Keys(pool, self.mechanism.value).whole(key)
-        tree = os.path.join(path, _TREE)
-        return Delta(tree) if os.path.lexists(os.path.join(path, _REDUCED)) else FullTree(tree)
+        tree, base = os.path.join(path, _TREE), os.path.join(path, _BASE)
+        origin = base if os.path.lexists(base) else None
+        is_reduced = os.path.lexists(os.path.join(path, _REDUCED))
+        return Delta(tree, origin) if is_reduced else FullTree(tree, origin=origin)
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Remove what is not in `changed` nor above it. From the first moment on `content` is a Delta."""
@@ -103,6 +124,29 @@ class Replicated(Keyed):
                 os.close(folder)
         except OSError as error:
             raise failed(f"private storage {key} could not be reduced to its changes", path, error, "reduce") from error
+
+    def refill(self, key: str, pool: str, write: Callable[[str], object]) -> None:
+        """Make a key that was reduced whole again: `write` makes all that it holds at a path that is not there yet.
+
+        At any moment it is the one or the other. Raises StorageError, and what `write` raises; then it is as it was.
+        """
+        path = Keys(pool, self.mechanism.value).whole(key)
+        room = os.open(path, FOLDER)
+        try:
+            with suppress(FileNotFoundError):
+                remove_tree(_FULL, room)
+            write(os.path.join(path, _FULL))
+            if os.path.lexists(os.path.join(path, _TREE)):
+                renameat2(_FULL, _TREE, RENAME_EXCHANGE, old_folder=room, new_folder=room)
+            else:  # a single file, which did not change
+                os.rename(_FULL, _TREE, src_dir_fd=room, dst_dir_fd=room)
+            os.unlink(_REDUCED, dir_fd=room)
+            with suppress(FileNotFoundError):
+                remove_tree(_FULL, room)
+        except OSError as error:
+            raise failed(f"private storage {key} could not be made whole", path, error, "refill") from error
+        finally:
+            os.close(room)
 
     def take_tree(
         self, source: Source, pool: str, new: str, witness: Witness | None, progress: Progress | None
@@ -140,6 +184,17 @@ def source_error(source: Source, error: OSError) -> StorageError:
     return StorageError(
         Code.STORAGE_SOURCE, f"{source.path} cannot be read", step="prepare", path=source.path, errno=error.errno
     )
+
+
+def _duplicate(tree: str, new: str, name: str, witness: Witness | None) -> int:
+    """Copy a tree of the pool as `name` into a key's folder; the bytes. Raises OSError, StorageError."""
+    from hostfork.storage.duplicate import duplicate
+
+    room = os.open(new, FOLDER)
+    try:
+        return duplicate(tree, name, room, witness)
+    finally:
+        os.close(room)
 
 
 def _replicate(replica: Replica, source: Source, room: int) -> None:
