@@ -385,3 +385,13 @@ def test_a_refresh_that_cannot_be_done_leaves_what_is_there(
 
 def write_as_file(path: str) -> None:
     Path(path).write_text("no folder any more")
+
+
+def test_a_baseline_that_cannot_be_made_names_what_needs_none(hostfork: Run, person: Person, project: str) -> None:
+    """Something lies where baselines do: one error, with a command that works."""
+    pool = f"{person.state}/pool"
+    person.call(os.makedirs, pool, 0o700)
+    person.call(Path(f"{pool}/baseline").touch)
+    refused = hostfork(person, "run", "--private", f"{project}:overlay", "--", "true", check=125)
+    assert f"--private {project}:copy" in refused.stderr
+    hostfork(person, "run", "--rm", "--private", f"{project}:copy", "--", "true", check=0)

@@ -22,7 +22,6 @@ from hostfork.helper.lean import dumps, loads
 from hostfork.helper.syscalls import syncfs
 from hostfork.storage.contract import Lost, Progress, Source, Witness
 from hostfork.storage.copy import Copy
-from hostfork.storage.failures import failed
 from hostfork.storage.filesystem import STAMPED, filesystem_of
 from hostfork.storage.lines import Generation, Line
 from hostfork.storage.lower import UNFIT, LowerCloner, LowerCopier
@@ -139,7 +138,12 @@ def made_equal(line: Line, source: Source, progress: Progress | None = None) -> 
 
 
 def _unmade(line: Line, source: Source, error: OSError) -> StorageError:
-    return failed(f"the baseline of {source.path} could not be made", line.path, error, "prepare")
+    # One with a name was asked for as such.
+    hint = f"--private {source.path}:copy needs none" if line.is_automatic else "--pool DIR makes it in another place"
+    return StorageError(
+        Code.STORAGE_FAILED, f"the baseline of {source.path} could not be made", step="prepare", path=line.path,
+        errno=error.errno, hint=hint,
+    )  # fmt: skip
 
 
 def _made_equal(line: Line, source: Source, progress: Progress | None) -> Ready:
