@@ -86,7 +86,21 @@ def test_a_file_with_many_extents_is_read_to_its_end(sharing):
             file.write(b"x" * 4096)
         os.fsync(file.fileno())
         found = extents(file.fileno())
-    assert found == (1300 * 4096, 1300 * 4096, True)
+    assert found == (1300 * 4096, 1300 * 4096, True, False)
+
+
+def test_what_files_of_one_tree_share_makes_it_at_least_that(sharing):
+    """Whether anybody else has these blocks too is not told: it is called what it is."""
+    os.mkdir(f"{sharing}/d")
+    write(f"{sharing}/d/a", 4 * MIB)
+    assert not space_of_tree(f"{sharing}/d").lower_bound
+    cloned(f"{sharing}/d/a", f"{sharing}/d/b")
+    found = space_of_tree(f"{sharing}/d")
+    assert (found.exclusive < MIB, found.shared, found.apparent) == (True, 4 * MIB, 8 * MIB)
+    assert (found.lower_bound, found.upper_bound) == (True, False)
+    cloned(f"{sharing}/d/a", f"{sharing}/outside")
+    os.unlink(f"{sharing}/d/b")
+    assert not space_of_tree(f"{sharing}/d").lower_bound
 
 
 def test_of_a_snapshot_only_what_was_written_counts(btrfs_disk, root):
@@ -139,3 +153,24 @@ def test_a_file_closed_to_its_reader_is_an_upper_bound(xfs_disk, user):
     found = user.call(look)
     assert (found.upper_bound, found.apparent) == (True, MIB)
     assert found.exclusive >= MIB
+
+
+@pytest.mark.rig("root")
+def test_generations_that_share_blocks_are_at_least_that(hostfork, root, btrfs_disk):
+    """A baseline of two generations, of which the older one is used: what they share goes with it, and is in no sum."""
+    project, pool = f"{btrfs_disk.folder(root)}/p", f"{btrfs_disk.folder(root)}/pool"
+    os.mkdir(project)
+    for name in ("kept", "written"):
+        with open(f"{project}/{name}", "wb") as file:
+            file.write(os.urandom(1 << 20))
+    os.sync()
+    hostfork(root, "baseline", "create", "mono", "--from", project, "--pool", pool, check=0)
+    hostfork(root, "run", "--base", "mono", "--name", "one", "--", "touch", f"{project}/x", check=0)
+    with open(f"{project}/written", "ab") as file:
+        file.write(b"more")
+    hostfork(root, "baseline", "refresh", "mono", check=0)
+    os.sync()
+    (line,) = (line for line in hostfork(root, "usage", check=0).stdout.split("\n") if line.startswith("mono"))
+    assert "at least" in line
+    hostfork(root, "discard", "one", "--yes", check=0)
+    hostfork(root, "baseline", "remove", "mono", check=0)

@@ -23,13 +23,15 @@ _LABEL = 12
     manual=Manual(
         about=(
             "A line for each fork and baseline. `EXCLUSIVE`: bytes on the disk that nothing else holds, so what comes "
-            "back when it goes; `at most` where the filesystem cannot tell exactly. `SHARED`: bytes that its source, "
-            "its base or another file holds too. `APPARENT`: the sizes of its files. Only files that a fork wrote or "
-            "has a copy of are counted, not those that are still its base's.",
+            "back when it goes; `at most` where the filesystem cannot tell exactly, `at least` where files of it share "
+            "blocks with each other. `SHARED`: bytes that its source, its base or another file holds too. `APPARENT`: "
+            "the sizes of its files. Only files that a fork wrote or has a copy of are counted, not those that are "
+            "still its base's.",
             "`GOES`: when it expires if nobody uses it. `diff` and `export` count as a use, `list`, `show` and `usage` "
             "do not. `pinned` forks never expire.",
             "Then a paragraph for each pool: its filesystem and what is free there, what kept forks take of what they "
-            "may take, and what is still being erased. At the end stand the rules in force, and where they are set.",
+            "may take, and what is still being erased. What several hold together "
+            "counts for none of them. At the end stand the rules in force, and where they are set.",
         ),
         environment=(*LOOK, "XDG_CONFIG_HOME"),
         files=(*STATE, *CONFIG),
@@ -70,12 +72,19 @@ def usage_lines(view: api.Overview, look: Look) -> list[str]:
 def _row(one: api.Holder, now: float, with_kind: bool, look: Look) -> tuple[str, ...]:
     space = one.space
     sizes = ("?", "?", "?") if space is None else (
-        f"{size(space.exclusive)}{' at most' if space.upper_bound else ''}", size(space.shared), size(space.apparent)
+        size(space.exclusive) + _bound(upper=space.upper_bound, lower=space.lower_bound),
+        size(space.shared), size(space.apparent),
     )  # fmt: skip
     used = "-" if one.last_use is None else f"{age(now - one.last_use)} ago"
     kind = (one.kind,) if with_kind else ()
     name = harmless(one.name) + (f" of {look.path(one.path, 32)}" if one.path else "")
     return (name, *kind, one.state, *sizes, used, _goes(one, now))
+
+
+def _bound(*, upper: bool, lower: bool) -> str:
+    if upper and lower:
+        return " or so"
+    return " at most" if upper else " at least" if lower else ""
 
 
 def _goes(one: api.Holder, now: float) -> str:

@@ -45,7 +45,7 @@ class Holder:
 class PoolUse:
     """One pool. `kept` is what its kept forks take of at most `most` bytes, `baselines` what baselines do.
 
-    `erasing` is set aside to be erased.
+    `erasing` is set aside to be erased. With `lower_bound` some may hold blocks together, which count for none.
 
     `filesystem` is its type and device. `total` and `free` are of the filesystem, free for this user. With `problem` it
     cannot be looked at: its disk is not mounted.
@@ -58,6 +58,7 @@ class PoolUse:
     holders: int = 0
     exclusive: int = 0
     upper_bound: bool = False
+    lower_bound: bool = False
     kept: int = 0
     baselines: int = 0
     most: int | None = None
@@ -198,6 +199,7 @@ def _pool(store: Store, pool: str, holders: list[Holder], rules: KeepRules) -> P
         holders=len(here),
         exclusive=sum(map(_exclusive, here)),
         upper_bound=any(one.space is not None and one.space.upper_bound for one in here),
+        lower_bound=any(one.space is not None and (one.space.lower_bound or one.space.shared > 0) for one in here),
         kept=sum(_exclusive(one) for one in here if one.kept),
         baselines=sum(_exclusive(one) for one in here if one.kind == "baseline"),
         most=rules.most_bytes(total),

@@ -18,11 +18,15 @@ _END = 2**64 - 1
 
 
 class Extents(NamedTuple):
-    """Bytes of a file's extents, as they count in the file. `exact`: on the disk they take just as much."""
+    """Bytes of a file's extents, as they count in the file. `exact`: on the disk they take just as much.
+
+    `again`: it shares blocks with what was looked at before.
+    """
 
     exclusive: int
     shared: int
     exact: bool
+    again: bool
 
 
 class Extent(NamedTuple):
@@ -44,17 +48,19 @@ def extents(opened: int, seen: set[tuple[int, int]] | None = None) -> Extents:
     `seen`: shared extents that were counted with other files, by place on the disk and in the file; added to.
     """
     exclusive = shared = 0
-    exact = True
+    exact, again = True, False
     for one in mapped(opened):
         exact = exact and one.exact
         if one.shared:
             place = one.physical, one.logical
-            shared += 0 if seen is not None and place in seen else one.length
+            counted = seen is not None and place in seen
+            again = again or counted
+            shared += 0 if counted else one.length
             if seen is not None:
                 seen.add(place)
         else:
             exclusive += one.length
-    return Extents(exclusive, shared, exact)
+    return Extents(exclusive, shared, exact, again)
 
 
 def mapped(opened: int, sync: bool = False) -> Iterator[Extent]:

@@ -26,8 +26,9 @@ class Space:
     """Bytes. `apparent`: the sizes of the files as programs see them. `exclusive`: on the disk, nobody else's.
 
     `shared`: on the disk, and held by others too: the source, the base, other forks, or a second file of the same one.
-    `upper_bound`: `exclusive` is at most that. `base_beside`: a frozen base lies beneath, which may keep blocks that
-    the host has given up since; they are in none of the numbers.
+    `upper_bound`: `exclusive` is at most that. `lower_bound`: it is at least that, since files of it share blocks with
+    each other, and whether anybody else has those too is not told. `base_beside`: a frozen base lies beneath, which may
+    keep blocks that the host has given up since; they are in none of the numbers.
     """
 
     apparent: int = 0
@@ -36,6 +37,7 @@ class Space:
     inodes: int = 0
     upper_bound: bool = False
     base_beside: bool = False
+    lower_bound: bool = False
 
     def __add__(self, other: Space) -> Space:
         return Space(
@@ -45,6 +47,7 @@ class Space:
             self.inodes + other.inodes,
             self.upper_bound or other.upper_bound,
             self.base_beside or other.base_beside,
+            self.lower_bound or other.lower_bound,
         )
 
 
@@ -87,13 +90,15 @@ class _Measured:
 
     def __init__(self, tree: str, seen: set[tuple[int, int]] | None = None) -> None:
         self._tree = tree
-        self._seen = seen
+        self._seen = set[tuple[int, int]]() if seen is None else seen
         self._shares = filesystem_of(tree).kind not in _NEVER_SHARE
         self._apparent = self._exclusive = self._shared = self._inodes = 0
-        self._exact = True
+        self._exact, self._again = True, False
 
     def space(self, base_beside: bool) -> Space:
-        return Space(self._apparent, self._exclusive, self._shared, self._inodes, not self._exact, base_beside)
+        return Space(
+            self._apparent, self._exclusive, self._shared, self._inodes, not self._exact, base_beside, self._again
+        )
 
     def walk(self, base: str | None) -> None:
         """Count all of the tree, or what is not at the same path in `base`, the snapshot that it began as."""
@@ -143,11 +148,12 @@ class _Measured:
             self._exclusive += blocks
         else:
             self._exact = self._exact and told.exact
+            self._again = self._again or told.again
             self._exclusive += told.exclusive
             self._shared += told.shared
 
 
-def _told(name: str, folder: int | None, seen: set[tuple[int, int]] | None) -> Extents | None:
+def _told(name: str, folder: int | None, seen: set[tuple[int, int]]) -> Extents | None:
     """What the filesystem tells of a file's blocks; None where it cannot, or the file is closed to us."""
     try:
         opened = os.open(name, READ, dir_fd=folder)
