@@ -122,6 +122,18 @@ def test_who_may_not_make_it_has_the_state_folders(hostfork: Run, user: Person, 
     hostfork(user, "discard", "one", "--yes", check=0)
 
 
+def test_a_disk_that_cannot_be_written_is_a_source(hostfork: Run, person: Person, other: Disk, project: str) -> None:
+    """As a squashfs or a CD: what is private is a copy elsewhere, and can be written."""
+    subprocess.run(["mount", "-o", "remount,ro", other.path], check=True)
+    done = hostfork(person, "run", "--name", "one", "--private", project, "--", "sh", "-c", "echo x >x; cat x",
+                    cwd=project, check=0)  # fmt: skip
+    assert done.stdout == "x\n"
+    assert changed(hostfork, person, "one", project) == {"x": "created"}
+    assert json.loads(hostfork(person, "show", "one", "--json", check=0).stdout)["pool"] == f"{person.state}/pool"
+    hostfork(person, "discard", "one", "--yes", check=0)
+    subprocess.run(["mount", "-o", "remount,rw", other.path], check=True)
+
+
 def _trap(kind: str, where: str, folder: str) -> None:
     if kind == "symlink":
         os.mkdir(f"{folder}/mine", 0o700)
