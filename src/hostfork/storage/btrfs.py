@@ -3,6 +3,7 @@
     POOL/btrfs/KEY/tree      the snapshot; the wanted folder lies in it where it lies in its subvolume
     POOL/btrfs/KEY/base      a read-only snapshot of `tree`, made before anything wrote there
     POOL/btrfs/KEY/inside    a symlink whose text is the wanted path, relative to the subvolume's root
+    POOL/btrfs/KEY/at-NAME   a moment to which it can go back (see `moment`)
     POOL/btrfs/KEY/now-PID   for a moment, while that process looks up what changed
 
 Where the source names a generation of a baseline, that is what the snapshot is of; nothing ties the two together then.
@@ -20,6 +21,7 @@ from collections.abc import Collection
 from hostfork.errors import Code, StorageError
 from hostfork.helper.protocol import Bind
 from hostfork.storage.contract import (
+    Fill,
     FullTree,
     Guarantees,
     Offer,
@@ -38,6 +40,7 @@ from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hostfork.storage.moment import Moments
     from hostfork.storage.snapshot import Found, SnapshotKeys
 
 TREE, BASE = "tree", "base"
@@ -95,6 +98,11 @@ class Btrfs(Keyed):
         snapshot.made_under(self.keys_of(pool), key, source, pool, make, there)
         return Prepared(key, Mechanism.BTRFS, 0, 0, time.monotonic() - start, guarantee=guarantee)
 
+    def branch(self, key: str, of: str, pool: str, fill: Fill, witness: Witness | None = None) -> Prepared:
+        """Snapshots of the other's tree, which may be in use. The witness is told of nothing."""
+        # What is left out of it are stand-ins there already.
+        return self.prepare(key, Source(self.content(of, pool).tree), pool)
+
     def mounts(self, key: str, pool: str) -> Bind:
         """The wanted folder or file in the snapshot."""
         return Bind(self.content(key, pool).tree)
@@ -105,6 +113,12 @@ class Btrfs(Keyed):
 
         path = self.keys_of(pool).whole(key)
         return FullTree(snapshot.inside(path, TREE, key), snapshot.inside(path, BASE, key))
+
+    def moments(self, key: str, pool: str) -> Moments:
+        """Snapshots of the private snapshot, beside it."""
+        from hostfork.storage.moment import Moments
+
+        return Moments(self.keys_of(pool).whole(key), key)
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: what equals the base takes no space."""

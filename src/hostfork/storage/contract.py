@@ -14,6 +14,8 @@ A mechanism never mounts, diffs, hashes, prints, or writes to a source. What dif
     tree = mechanism.mounts(key, pool)             Bind or Overlay, for the helper
     where = mechanism.content(key, pool)           FullTree, Delta or Layer, for collect
     mechanism.reduce(key, pool, changed)           give up what equals the base
+    mechanism.branch(other, key, pool)             another key, whose base is what this one holds now
+    mechanism.thaw(key, pool)                      before this one is mounted again
     names = mechanism.set_aside(key, pool)         off the list: the key can be made again
     mechanism.erase(name, pool, pace)
 """
@@ -31,6 +33,7 @@ from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hostfork.storage.moment import Moments
     from hostfork.storage.pace import Pace
 
 
@@ -150,18 +153,24 @@ class FullTree:
     """All of the private content lies in `tree`, a folder or file in the pool.
 
     `base`: where the base's content lies in the pool, None where only the source has it. It is a frozen snapshot of the
-    same shape as `tree`, with the same inode numbers.
+    same shape as `tree`, with the same inode numbers. `origin`: the tree that it is a copy of, where that is kept; what
+    tells them apart is a stat manifest, as with a source.
     """
 
     tree: str
     base: str | None = None
+    origin: str | None = None
 
 
 @frozen
 class Delta:
-    """A full tree that was reduced: what changed lies in `tree`, plain files; deletions are known elsewhere."""
+    """A full tree that was reduced: what changed lies in `tree`, plain files; deletions are known elsewhere.
+
+    `origin` as of a `FullTree`.
+    """
 
     tree: str
+    origin: str | None = None
 
 
 @frozen
@@ -183,6 +192,14 @@ class Usage:
     bytes: int
     inodes: int
     upper_bound: bool = False
+
+
+@frozen
+class Held:
+    """An upper folder or layer that a key uses. `alone`: no other key does."""
+
+    tree: str
+    alone: bool
 
 
 @unique
@@ -207,6 +224,19 @@ class KeyState:
 
 Witness = Callable[[bytes, os.stat_result, os.stat_result], None]
 """Told of each entry as it is taken: relative path (b"" is the root), stat of the source, stat of the finished copy."""
+
+
+@frozen
+class Fill:
+    """What a branch is to know of the fork that it is of.
+
+    `write` makes a tree of what that holds now, at a path that is not there yet; for what was reduced to its changes.
+    `mounted`: it is in use, and held still for this moment.
+    """
+
+    write: Callable[[str], object]
+    mounted: bool = False
+
 
 Progress = Callable[[int, int], None]
 """Told now and then: files done, bytes done."""
@@ -259,11 +289,30 @@ class Storage(KeyOwner, Protocol):
         Complete, but for what lies below a folder that was moved: that folder and those above its names are there.
         """
 
+    def moments(self, key: str, pool: str) -> Moments | None:
+        """Moments to which the key can go back in no time; None where a mechanism has none. Raises StorageError."""
+
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Give up what equals the base: keep the relative paths in `changed` and the folders above them.
 
         The changeset must be on disk before. Does nothing where only changes are held already. Safe to repeat.
         """
+
+    def branch(self, key: str, of: str, pool: str, fill: Fill, witness: Witness | None = None) -> Prepared:
+        """Make storage under `key` whose base is what the key `of` holds now, and stays so whatever becomes of that.
+
+        Nothing may write to `of` meanwhile, and with `Fill.mounted` unset nothing may have it mounted. The witness is
+        told of what is copied. Raises StorageError.
+        """
+
+    def thaw(self, key: str, pool: str) -> None:
+        """Let a key be mounted and written again after it was branched. Does nothing where that is so."""
+
+    def tidy(self, key: str, pool: str) -> None:
+        """Remove what a `branch` or `thaw` of that key left that was killed."""
+
+    def held(self, key: str, pool: str) -> tuple[Held, ...]:
+        """The upper folders that a key uses, its own first, where others may use some; else nothing."""
 
     def usage(self, key: str, pool: str) -> Usage:
         """Space used, by a walk."""

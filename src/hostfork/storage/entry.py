@@ -102,6 +102,10 @@ class Copier:
         self._buffer = bytearray(_BUFFER)
         self._view = memoryview(self._buffer)
 
+    def opener(self, name: str, folder: int) -> int:
+        """A folder of the source. Raises OSError."""
+        return open_quietly(name, FOLDER, folder)
+
     def wanted(self, found: os.stat_result, folder: int, name: str) -> Wanted:
         """What the copy of `name` in the open `folder` is to have. With "." it is the folder itself."""
         mode = stat.S_IMODE(found.st_mode)

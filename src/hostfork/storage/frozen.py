@@ -16,25 +16,22 @@ import os
 import time
 from collections.abc import Collection
 
-from hostfork.helper.protocol import Overlay as OverlayMount
 from hostfork.storage import layers, overlay, shared, snapshot
 from hostfork.storage.btrfs import kept, said
-from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Source, Witness
+from hostfork.storage.contract import Offer, Prepared, Progress, Refusal, Source, Witness
 from hostfork.storage.entry import FOLDER, Outcome, Taken
 from hostfork.storage.failures import failed
-from hostfork.storage.keys import Keyed
-from hostfork.storage.overlay import UPPER, WORK
 from hostfork.storage.shared import BASE, SharedKeys
-from hostfork.storage.snapshot import Found
+from hostfork.storage.snapshot import INSIDE, Found
+from hostfork.storage.stacked import Stacked
 from hostfork.storage.subvolume import Obstacle
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
 
-class Frozen(Keyed):
+class Frozen(Stacked):
     """The mechanism `overlay` over a frozen snapshot."""
 
     mechanism = Mechanism.OVERLAY
-    counted = f"layers/{UPPER}"
 
     def keys_of(self, pool: str) -> SharedKeys:
         return SharedKeys(pool, "frozen")
@@ -81,16 +78,18 @@ class Frozen(Keyed):
         snapshot.made_under(self.keys_of(pool), key, source, pool, make)
         return overlay.prepared(key, time.monotonic() - start, top, guarantee)
 
-    def mounts(self, key: str, pool: str) -> OverlayMount:
-        """The overlay, `volatile`: its work folder serves one mount."""
-        path = self.keys_of(pool).whole(key)
-        place = layers.place(path, key)
-        return OverlayMount((_lower(path, key),), os.path.join(place, UPPER), os.path.join(place, WORK), True)
+    def place(self, path: str, key: str) -> str:
+        """Where inode numbers go on."""
+        return layers.place(path, key)
 
-    def content(self, key: str, pool: str) -> Layer:
-        """The upper folder, over the snapshot."""
-        path = self.keys_of(pool).whole(key)
-        return Layer(os.path.join(layers.place(path, key), UPPER), (_lower(path, key),))
+    def bottom(self, path: str, key: str) -> tuple[str, ...]:
+        """The snapshot."""
+        return (_lower(path, key),)
+
+    def link_bottom(self, path: str, room: int) -> None:
+        """A hard link of the reference of the same base; where that is the key's own, a snapshot of it."""
+        os.symlink(os.readlink(os.path.join(path, INSIDE)), INSIDE, dir_fd=room)
+        shared.refer_too(path, room)
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: an upper folder holds only what was touched."""

@@ -17,11 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 
 from hostfork.errors import Code, HostforkError, StorageError
-from hostfork.storage.contract import KeyStage, KeyState, Removal, Usage
+from hostfork.storage.contract import Held, KeyStage, KeyState, Removal, Usage
 from hostfork.storage.failures import failed, is_full
 from hostfork.storage.pace import OutOfTime, Pace
 from hostfork.storage.tree import remove_tree
 from hostfork.vocabulary import Mechanism
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hostfork.storage.moment import Moments
 
 _NEW, _REMOVE = "new-", "rm-"
 _AGAIN = "~"
@@ -38,6 +42,10 @@ class Keys:
     def path(self, key: str) -> str:
         """The folder of a whole key."""
         return os.path.join(self.folder, key)
+
+    def new(self, key: str) -> str:
+        """The folder of a key that is being made."""
+        return os.path.join(self.folder, _NEW + key)
 
     def whole(self, key: str) -> str:
         """The folder of a key that is there. Raises StorageError where it is not, or not whole."""
@@ -313,8 +321,22 @@ class Keyed:
         """The keys of its kind; the folder is called as the mechanism where nothing else is said."""
         return Keys(pool, self.mechanism.value)
 
+    def thaw(self, key: str, pool: str) -> None:
+        """Nothing: a branch leaves it as it was."""
+
+    def tidy(self, key: str, pool: str) -> None:
+        """Nothing: a branch leaves nothing beside it."""
+
+    def held(self, key: str, pool: str) -> tuple[Held, ...]:
+        """Nothing: no other key uses its trees."""
+        return ()
+
     def touched(self, key: str, pool: str) -> tuple[bytes, ...] | None:
         """None: only a comparison with the base tells what changed."""
+        return None
+
+    def moments(self, key: str, pool: str) -> Moments | None:
+        """None: it holds no moments to which it can go back."""
         return None
 
     def usage(self, key: str, pool: str) -> Usage:

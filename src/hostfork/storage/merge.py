@@ -28,7 +28,7 @@ def merge(upper: str, lower: str, line: str, whole: bool) -> None:
     try:
         top, bottom = open_own(f"{upper}/tree", folder), open_own(f"{lower}/tree", folder)
         try:
-            _merge(top, bottom, whole)
+            merge_folders(top, bottom, whole, stat.S_IMODE(os.fstat(top).st_mode))
         finally:
             os.close(top)
             os.close(bottom)
@@ -36,9 +36,9 @@ def merge(upper: str, lower: str, line: str, whole: bool) -> None:
         os.close(folder)
 
 
-def _merge(upper: int, lower: int, whole: bool) -> None:
-    """Merge one open folder and all below it."""
-    final = _final(upper)
+def merge_folders(upper: int, lower: int, whole: bool, mode: int) -> None:
+    """Merge one open folder and all below it into another. `mode`: what it was before it was opened. Raises OSError."""
+    final = _final(upper, mode)
     for folder in (upper, lower):  # names are moved: closed ones are opened for their owner
         if stat.S_IMODE(os.fstat(folder).st_mode) & 0o700 != 0o700:
             os.fchmod(folder, stat.S_IMODE(os.fstat(folder).st_mode) | 0o700)
@@ -47,20 +47,20 @@ def _merge(upper: int, lower: int, whole: bool) -> None:
         if is_whiteout(found):
             _hidden(name, upper, lower, whole)
         elif stat.S_ISDIR(found.st_mode):
-            _folder(name, upper, lower, whole)
+            _folder(name, upper, lower, whole, stat.S_IMODE(found.st_mode))
         else:
             _moved(name, upper, lower)
     _as(upper, lower, final)
 
 
-def _final(upper: int) -> tuple[int, int, int]:
+def _final(upper: int, mode: int) -> tuple[int, int, int]:
     """Mode and times of an upper folder as they were before anything was moved out of it, kept until it goes."""
     try:
-        mode, atime, mtime = os.getxattr(upper, _FINAL).split()
-        return int(mode), int(atime), int(mtime)
+        known, atime, mtime = os.getxattr(upper, _FINAL).split()
+        return int(known), int(atime), int(mtime)
     except OSError:
         found = os.fstat(upper)
-        final = stat.S_IMODE(found.st_mode), found.st_atime_ns, found.st_mtime_ns
+        final = mode, found.st_atime_ns, found.st_mtime_ns
         os.fchmod(upper, final[0] | 0o700)
         os.setxattr(upper, _FINAL, b"%d %d %d" % final)
         return final
@@ -80,7 +80,7 @@ def _moved(name: str, upper: int, lower: int) -> None:
     os.rename(name, name, src_dir_fd=upper, dst_dir_fd=lower)
 
 
-def _folder(name: str, upper: int, lower: int, whole: bool) -> None:
+def _folder(name: str, upper: int, lower: int, whole: bool, mode: int) -> None:
     top = open_own(name, upper)
     try:
         if not is_opaque(top) and not _is_folder(name, lower) and _is_there(name, lower) and not whole:
@@ -96,7 +96,7 @@ def _folder(name: str, upper: int, lower: int, whole: bool) -> None:
             if opaque and not whole:
                 make_opaque(bottom)
             # A mark in a folder over which nothing is merged would be listed as a name.
-            _merge(top, bottom, whole or is_opaque(bottom))
+            merge_folders(top, bottom, whole or is_opaque(bottom), mode)
         finally:
             os.close(bottom)
     finally:

@@ -18,11 +18,9 @@ import time
 from collections.abc import Collection
 
 from hostfork.errors import Code, StorageError
-from hostfork.helper.protocol import Overlay as OverlayMount
 from hostfork.storage import stores
 from hostfork.storage.contract import (
     Guarantees,
-    Layer,
     Lost,
     Offer,
     Prepared,
@@ -34,22 +32,23 @@ from hostfork.storage.contract import (
 from hostfork.storage.entry import FOLDER, Copier, Taken, open_quietly, read_extra
 from hostfork.storage.failures import failed, unmade
 from hostfork.storage.filesystem import filesystem_of
-from hostfork.storage.keys import Keyed, Keys
 from hostfork.storage.layering import MARKS
+from hostfork.storage.stacked import UPPER, WORK, LayerKeys, Stacked
 from hostfork.storage.tree import remove_tree
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
-UPPER, WORK = "upper", "work"
 _LOWER = "lower"
 _PLAIN = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
 """Filesystems whose features, once tried, are all that overlayfs asks for. On others a mount is tried as well."""
 
 
-class Overlay(Keyed):
+class Overlay(Stacked):
     """The mechanism `overlay` over a live source."""
 
     mechanism = Mechanism.OVERLAY
-    counted = UPPER
+
+    def keys_of(self, pool: str) -> LayerKeys:
+        return LayerKeys(pool, Mechanism.OVERLAY.value)
 
     def probe(self, source: Source, pool: str) -> Offer | Refusal:
         """Try in the pool what overlayfs needs of an upper folder; on unusual filesystems try a mount."""
@@ -68,20 +67,17 @@ class Overlay(Keyed):
         """Make an empty upper folder with the source's own mode, owner, times and attributes. The witness sees it."""
         start = time.monotonic()
         refused = unmade(f"no overlay over {source.path} could be made", source.path, source.path, pool)
-        with Keys(pool, Mechanism.OVERLAY.value).making(key, refused) as new:
+        with self.keys_of(pool).making(key, refused) as new:
             top = _made(source, new, witness)
         return prepared(key, time.monotonic() - start, top)
 
-    def mounts(self, key: str, pool: str) -> OverlayMount:
-        """The overlay, `volatile`: its work folder serves one mount."""
-        path = Keys(pool, Mechanism.OVERLAY.value).whole(key)
-        upper, work = os.path.join(path, UPPER), os.path.join(path, WORK)
-        return OverlayMount((_lower(path, key),), upper, work, True)
+    def bottom(self, path: str, key: str) -> tuple[str, ...]:
+        """The host's folder."""
+        return (_lower(path, key),)
 
-    def content(self, key: str, pool: str) -> Layer:
-        """The upper folder, over the host's."""
-        path = Keys(pool, Mechanism.OVERLAY.value).whole(key)
-        return Layer(os.path.join(path, UPPER), (_lower(path, key),))
+    def link_bottom(self, path: str, room: int) -> None:
+        """The same file says where it is."""
+        os.link(os.path.join(path, _LOWER), _LOWER, dst_dir_fd=room)
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: an upper folder holds only what was touched."""

@@ -19,7 +19,7 @@ from hostfork.helper.shapes import NamedTuple
 from hostfork.storage.contract import Progress, Source, Witness
 from hostfork.storage.crew import BATCH, FOLDERS, Crew, Part, PartError
 from hostfork.storage.entry import Copier, Extra, Outcome, Taken, Wanted, read_extra
-from hostfork.storage.tree import Descent, open_source
+from hostfork.storage.tree import Descent
 
 _CREW_FROM = 1000
 """Files after which workers are started, if a processor is idle, and looked for again: below, the copy is over
@@ -104,7 +104,7 @@ class Replica:
 
     def folder(self, source: int, target: int) -> None:
         """Copy what the open folder `source` holds into the open, empty folder `target`, and its own metadata."""
-        sources, targets = Descent(source, open_source), Descent(target, _open_target)
+        sources, targets = Descent(source, self._copier.opener), Descent(target, _open_target)
         levels = [self._level("", source)]
         found = os.fstat(target)
         self._own = found.st_dev, found.st_ino

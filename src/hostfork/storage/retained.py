@@ -18,29 +18,28 @@ import time
 from collections.abc import Collection
 
 from hostfork.errors import Code, StorageError
-from hostfork.helper.protocol import Overlay as OverlayMount
 from hostfork.storage import overlay
-from hostfork.storage.contract import Layer, Offer, Prepared, Progress, Refusal, Removal, Source, Usage, Witness
+from hostfork.storage.contract import Offer, Prepared, Progress, Refusal, Removal, Source, Witness
 from hostfork.storage.entry import FOLDER
-from hostfork.storage.failures import failed, unmade
+from hostfork.storage.failures import unmade
 from hostfork.storage.filesystem import STAMPED, filesystem_of
-from hostfork.storage.keys import Keyed, Keys
+from hostfork.storage.keys import Keys
 from hostfork.storage.lines import Generation, Line
 from hostfork.storage.newtree import is_in_subvolume
-from hostfork.storage.overlay import UPPER, WORK
 from hostfork.storage.pace import Pace
+from hostfork.storage.stacked import LAYERS, LayerKeys, Stacked, layer_under
 from hostfork.values import replace
 from hostfork.vocabulary import BaseContent, Guarantee, Mechanism, StorageKind
 
-_BASE, _LAYERS = "base", "layers"
+_BASE = "base"
 
 
-class Retained(Keyed):
+class Retained(Stacked):
     """The mechanism `overlay` over a baseline."""
 
     mechanism = Mechanism.OVERLAY
 
-    def keys_of(self, pool: str) -> Keys:
+    def keys_of(self, pool: str) -> LayerKeys:
         return _RetainedKeys(pool, StorageKind.RETAINED.value)
 
     def probe(self, source: Source, pool: str) -> Offer | Refusal:
@@ -80,32 +79,23 @@ class Retained(Keyed):
             unwritable = _made(generation, new, key)
         return Prepared(key, Mechanism.OVERLAY, 0, 0, time.monotonic() - start, ("",) if unwritable else ())
 
-    def mounts(self, key: str, pool: str) -> OverlayMount:
-        """The overlay, `volatile`: its work folder serves one mount."""
-        path = self.keys_of(pool).whole(key)
-        place = _place(path)
-        return OverlayMount(_lowers(path, key), os.path.join(place, UPPER), os.path.join(place, WORK), True)
+    def place(self, path: str, key: str) -> str:
+        """That folder, or where inode numbers go on."""
+        return _place(path)
 
-    def content(self, key: str, pool: str) -> Layer:
-        """The upper folder, over the trees of the generation."""
-        path = self.keys_of(pool).whole(key)
-        return Layer(os.path.join(_place(path), UPPER), _lowers(path, key))
+    def bottom(self, path: str, key: str) -> tuple[str, ...]:
+        """The trees of the generation."""
+        return _lowers(path, key)
+
+    def link_bottom(self, path: str, room: int) -> None:
+        """A hard link of the same reference."""
+        os.link(os.path.join(path, _BASE), _BASE, dst_dir_fd=room, follow_symlinks=False)
 
     def reduce(self, key: str, pool: str, changed: Collection[bytes]) -> None:
         """Nothing: an upper folder holds only what was touched."""
 
-    def usage(self, key: str, pool: str) -> Usage:
-        """What the upper folder takes, by a walk. Raises StorageError where the key is not whole."""
-        from hostfork.storage.measure import usage
 
-        path = os.path.join(_place(self.keys_of(pool).whole(key)), UPPER)
-        try:
-            return usage(path)
-        except OSError as error:
-            raise failed(f"private storage {key} could not be measured", path, error, "usage") from error
-
-
-class _RetainedKeys(Keys):
+class _RetainedKeys(LayerKeys):
     """Keys whose layers may lie elsewhere."""
 
     def _erase(self, name: str, folder: int, pace: Pace) -> Removal:
@@ -114,7 +104,7 @@ class _RetainedKeys(Keys):
         except FileNotFoundError:
             return Removal.GONE
         try:
-            if os.path.lexists(f"/proc/self/fd/{opened}/{_LAYERS}"):
+            if os.path.lexists(f"/proc/self/fd/{opened}/{LAYERS}"):
                 from hostfork.storage import layers
 
                 layers.erase(opened, pace)
@@ -128,10 +118,10 @@ def users_of(line: Line) -> tuple[str, ...]:
     keys, found = Keys(line.pool, StorageKind.RETAINED.value), []
     for state in keys.states():
         try:
-            base = os.readlink(os.path.join(keys.path(state.key), _BASE))
-        except OSError:
+            generation = generation_of(state.key, line.pool)
+        except (OSError, StorageError):
             continue  # half made, or on its way out
-        if os.path.basename(os.path.dirname(base)) == line.name:
+        if generation.line == line.path:
             found.append(state.key)
     return tuple(found)
 
@@ -139,6 +129,13 @@ def users_of(line: Line) -> tuple[str, ...]:
 def generation_of(key: str, pool: str) -> Generation:
     """The generation that a key lies over, which may be gone. Raises OSError where the key is."""
     path = Keys(pool, StorageKind.RETAINED.value).path(key)
+    while (under := layer_under(path)) is not None:
+        path = under
+    return _generation(path)
+
+
+def _generation(path: str) -> Generation:
+    """The generation that the key or layer at that path lies over."""
     return Generation(os.path.normpath(os.path.join(path, os.readlink(os.path.join(path, _BASE)))))
 
 
@@ -169,7 +166,7 @@ def _unfit(source: Source, pool: str) -> Refusal | None:
 def _lowers(path: str, key: str) -> tuple[str, ...]:
     base = os.path.join(path, _BASE)
     try:
-        lowers = generation_of(key, os.path.dirname(os.path.dirname(path))).lowers
+        lowers = _generation(path).lowers
         for lower in lowers:
             os.lstat(lower)
     except OSError as error:
@@ -208,7 +205,7 @@ def _begun(generation: Generation, new: str, room: int, key: str) -> int:
 def _place(path: str) -> str:
     """The folder that holds the layers of the key at that path."""
     try:
-        return os.path.normpath(os.path.join(path, os.readlink(os.path.join(path, _LAYERS))))
+        return os.path.normpath(os.path.join(path, os.readlink(os.path.join(path, LAYERS))))
     except OSError:
         return path
 

@@ -37,6 +37,7 @@ from hostfork.storage.entry import FOLDER
 from hostfork.storage.ioctls import Subvolume
 from hostfork.storage.pace import OutOfTime, Pace
 from hostfork.storage.snapshot import Found, SnapshotKeys
+from hostfork.storage.stacked import LayerKeys, let_go
 from hostfork.storage.tree import remove_tree
 from hostfork.values import frozen
 
@@ -53,7 +54,7 @@ _PATIENCE = 10.0
 _LOOK = 0.002
 
 
-class SharedKeys(SnapshotKeys):
+class SharedKeys(SnapshotKeys, LayerKeys):
     """Keys whose folders hold or refer to a base."""
 
     def states(self) -> tuple[KeyState, ...]:
@@ -65,6 +66,10 @@ class SharedKeys(SnapshotKeys):
             elif _links(os.path.join(self.folder, state.key)) == 1:  # no key will ever refer to it
                 found.append(KeyState(state.key, KeyStage.HALF_MADE))
         return tuple(found)
+
+    def _erase(self, name: str, folder: int, pace: Pace) -> Removal:
+        removed = {let_go(self, name, folder, pace), super()._erase(name, folder, pace)}
+        return Removal.RECLAIMING if Removal.RECLAIMING in removed else Removal.GONE
 
     def _emptied(self, key: int, folder: int, pace: Pace) -> Removal:
         layers.erase(key, pace)
@@ -80,6 +85,20 @@ def referred(path: str) -> str:
         if error.errno != errno.EINVAL:
             raise
         return BASE  # its own
+
+
+def refer_too(path: str, room: int) -> None:
+    """Give the key whose folder is open the base of the key at that path. Raises OSError."""
+    own = os.path.join(path, BASE)
+    if os.path.islink(own):
+        os.link(own, BASE, dst_dir_fd=room, follow_symlinks=False)
+        return
+    root = os.open(own, FOLDER)
+    try:
+        nested = subvolume.nested_below(root, ".")
+        snapshot.again_from(root, nested, room, BASE)
+    finally:
+        os.close(root)
 
 
 def take(found: Found, source: Source, room: int) -> str:

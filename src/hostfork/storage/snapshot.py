@@ -102,17 +102,22 @@ def again(nested: tuple[Nested, ...], name: str, room: int, other: str) -> None:
     """Make a read-only snapshot `other` of the private snapshot `name`, what is nested in it included."""
     root = os.open(name, FOLDER, dir_fd=room)
     try:
-        ioctls.snapshot(root, other, room, not nested)
-        if not nested:
-            return
-        made = os.open(other, FOLDER, dir_fd=room)
-        try:
-            subvolume.snapshot_nested(root, made, nested)
-            subvolume.seal(made, nested)
-        finally:
-            os.close(made)
+        again_from(root, nested, room, other)
     finally:
         os.close(root)
+
+
+def again_from(root: int, nested: tuple[Nested, ...], room: int, name: str) -> None:
+    """Make a read-only snapshot `name`, in an open folder, of an open private snapshot and what is nested in it."""
+    ioctls.snapshot(root, name, room, not nested)
+    if not nested:
+        return
+    made = os.open(name, FOLDER, dir_fd=room)
+    try:
+        subvolume.snapshot_nested(root, made, nested)
+        subvolume.seal(made, nested)
+    finally:
+        os.close(made)
 
 
 def made_under(

@@ -69,6 +69,10 @@ def _copier(kind: str) -> Copier:
         from hostfork.storage import lower
 
         return lower.LowerCloner() if kind == lower.LowerCloner.kind else lower.LowerCopier()
+    if kind == "own":
+        from hostfork.storage.own import OwnCopier
+
+        return OwnCopier()
     from hostfork.storage.entry import Copier
 
     return Copier()

@@ -1,0 +1,87 @@
+"""Copying trees of the pool itself: blocks are shared where they can be, and what a fork closed is no obstacle.
+
+The module imports what `clone` does: worker programs load it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+from hostfork.storage.clone import NOT_CLONED, Cloner
+from hostfork.storage.entry import FOLDER, Copier, Outcome, Taken, Wanted, open_quietly
+
+_READ = 0o500
+
+
+class OwnCopier(Cloner):
+    """Copies entries that are this user's. What it may not read it opens for that moment; copies are as closed."""
+
+    kind = "own"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._modes: dict[tuple[int, int], int] = {}
+        self._opened: list[tuple[int, int]] = []
+
+    def opener(self, name: str, folder: int) -> int:
+        """A folder; one that is closed stays open to its owner until `restore`. Raises OSError."""
+        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            found = os.fstat(handle)
+            if not self.root and found.st_uid == os.geteuid() and found.st_mode & _READ != _READ:
+                self._open_up(handle, found)
+                self._opened.append((os.dup(handle), stat.S_IMODE(found.st_mode)))
+            return open_quietly(f"/proc/self/fd/{handle}/.", FOLDER)
+        finally:
+            os.close(handle)
+
+    def restore(self) -> None:
+        """Close again what was opened."""
+        while self._opened:
+            handle, mode = self._opened.pop()
+            try:
+                os.chmod(f"/proc/self/fd/{handle}", mode)
+            finally:
+                os.close(handle)
+
+    def file(
+        self, source: int, name: str, target: int, as_name: str, *, links: bool = False, look: bool = False
+    ) -> Taken:
+        taken = super().file(source, name, target, as_name, links=links, look=look)
+        if taken.outcome is not Outcome.UNREADABLE:
+            return taken
+        with self._readable(source, name):
+            return super().file(source, name, target, as_name, links=links, look=look)
+
+    def wanted(self, found: os.stat_result, folder: int, name: str) -> Wanted:
+        wanted = super().wanted(found, folder, name)
+        mode = self._modes.get((found.st_dev, found.st_ino))
+        return wanted if mode is None else wanted._replace(mode=mode)
+
+    def _content(self, file: int, out: int, found: os.stat_result) -> int:
+        try:
+            return super()._content(file, out, found)
+        except OSError as error:
+            if error.errno not in NOT_CLONED:
+                raise
+            return Copier._content(self, file, out, found)
+
+    @contextlib.contextmanager
+    def _readable(self, folder: int, name: str) -> Iterator[None]:
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            found = os.fstat(handle)
+            self._open_up(handle, found)
+            try:
+                yield
+            finally:
+                os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(found.st_mode))
+        finally:
+            os.close(handle)
+
+    def _open_up(self, handle: int, found: os.stat_result) -> None:
+        self._modes[found.st_dev, found.st_ino] = stat.S_IMODE(found.st_mode)
+        os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(found.st_mode) | _READ)
