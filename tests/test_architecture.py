@@ -21,7 +21,7 @@ BASIC = {"errors", "vocabulary", "values"}
 HELPER_DOOR = {"helper.protocol", "helper.syscalls", "helper.shapes", "helper.lean"}
 # The frozen values that the API takes and returns, and the grammar of options; what acts on them stays behind the API.
 VALUES = {
-    "collect.changeset", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request",
+    "apply.values", "collect.changeset", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request",
     "lifecycle.setup", "lifecycle.timer", "policy.host", "policy.options", "policy.plan", "policy.rules",
     "storage.contract", "workload.watch",
 }  # fmt: skip
@@ -39,8 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A baseline is storage that is compared with its source: neither of both packages can make one alone.
     "baseline": BASIC | HELPER_DOOR | {"storage", "collect"},
     "checkpoint": BASIC | HELPER_DOOR | {"storage", "collect"},
-    "lifecycle": BASIC | HELPER_DOOR | {"policy", "storage", "workload", "collect", "baseline", "checkpoint"},
-    "api": BASIC | {"lifecycle", "policy", "storage", "workload", "collect", "baseline", "checkpoint"},
+    "apply": BASIC | HELPER_DOOR | {"storage", "collect"},
+    "lifecycle": BASIC | HELPER_DOOR | {"policy", "storage", "workload", "collect", "baseline", "checkpoint", "apply"},
+    "api": BASIC | {"lifecycle", "policy", "storage", "workload", "collect", "baseline", "checkpoint", "apply"},
     # Only the command line touches signals, and ctypes stand in helper.syscalls.
     "cli": BASIC | {"api"} | VALUES | HELPER_DOOR,
     # The helper gets ready on a second core while the command line is imported.

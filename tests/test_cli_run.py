@@ -61,7 +61,7 @@ def test_changes_are_kept_and_named_with_commands_that_work(run, person, project
     assert lines[0].startswith("hostfork: .  1 created, 1 modified, 1 deleted   kept as calm-otter, ")
     assert lines[1].split(" · ") == [
         "          hostfork diff calm-otter",
-        "hostfork export calm-otter ./calm-otter",
+        "hostfork apply calm-otter",
         "hostfork discard calm-otter",
     ]
     assert len(lines) == 2

@@ -43,14 +43,14 @@ def stderr(monkeypatch, capfd):
 def test_a_kept_run_says_what_changed_and_what_can_be_done():
     assert closing_lines(values.outcome(), {"/home/me/proj": "/home/me/proj"}, LOOK, None) == [
         "~/proj  3 created, 1 modified, 2 deleted   kept as calm-otter, 12 KiB",
-        "hostfork diff calm-otter · hostfork export calm-otter ./calm-otter · hostfork discard calm-otter",
+        "hostfork diff calm-otter · hostfork apply calm-otter · hostfork discard calm-otter",
     ]
 
 
 def test_hints_are_wrapped_between_commands_on_a_narrow_terminal():
     lines = closing_lines(values.outcome(), {}, Look(home="/home/me", width=80), None)
     assert lines[1:] == [
-        "hostfork diff calm-otter · hostfork export calm-otter ./calm-otter",
+        "hostfork diff calm-otter · hostfork apply calm-otter",
         "hostfork discard calm-otter",
     ]
 

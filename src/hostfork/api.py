@@ -22,32 +22,102 @@ from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
-    "Checkpoint", "MadeCheckpoint", "Restored", "checkpoint", "checkpoint_names", "checkpoints", "restore",
-    "Baseline", "BrokenFork", "Caller", "Collected", "Entry", "Expired", "ExportForm", "Fork", "ForkProcess", "Holder",
-    "Keep", "KeepRules", "Log", "MadeBaseline", "Origin", "OriginKind", "Outcome", "Overview", "Plan", "Policy",
-    "PoolUse", "Receipt", "Reclaiming", "Record", "Recovered", "Request", "RuleOptions", "SignalSource",
-    "VerifiedBaseline", "approve", "baseline",
-    "baseline_names", "baseline_stored", "baseline_usage", "baseline_users", "baselines", "create", "create_baseline",
+    "Applied",
+    "Baseline",
+    "BrokenFork",
+    "Caller",
+    "Checkpoint",
+    "Choice",
+    "Collected",
+    "Entry",
+    "Expired",
+    "ExportForm",
+    "Fork",
+    "ForkProcess",
+    "Holder",
+    "Keep",
+    "KeepRules",
+    "Log",
+    "MadeBaseline",
+    "MadeCheckpoint",
+    "Origin",
+    "OriginKind",
+    "Outcome",
+    "Overview",
+    "Plan",
+    "Policy",
+    "PoolUse",
+    "Receipt",
+    "Reclaiming",
+    "Record",
+    "Recovered",
+    "Request",
+    "Restored",
+    "RuleOptions",
+    "SignalSource",
+    "Undone",
+    "VerifiedBaseline",
+    "apply",
+    "approve",
+    "baseline",
+    "baseline_names",
+    "baseline_stored",
+    "baseline_usage",
+    "baseline_users",
+    "baselines",
+    "checkpoint",
+    "checkpoint_names",
+    "checkpoints",
+    "create",
+    "create_baseline",
     "create_baseline_from",
-    "enter", "entries", "expired", "fork_names", "gc", "gc_in_background", "kept_bytes", "logs", "plan", "policies",
-    "policy", "policy_text", "read_log", "reclaiming", "recover", "refresh_baseline", "remove_baseline", "run", "seal",
-    "unseal", "usage", "verifiable_baselines", "verify_baseline", "without_password",
+    "enter",
+    "entries",
+    "expired",
+    "fork_names",
+    "gc",
+    "gc_in_background",
+    "kept_bytes",
+    "logs",
+    "plan",
+    "policies",
+    "policy",
+    "policy_text",
+    "read_log",
+    "reclaiming",
+    "recover",
+    "refresh_baseline",
+    "remove_baseline",
+    "restore",
+    "run",
+    "seal",
+    "settle_applies",
+    "undo",
+    "unseal",
+    "usage",
+    "verifiable_baselines",
+    "verify_baseline",
+    "without_password",
 ]  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hostfork.apply.values import Applied, Choice, Undone
+    from hostfork.lifecycle.applying import apply
+    from hostfork.lifecycle.settling import settle_applies
+    from hostfork.lifecycle.undoing import undo
     from hostfork.baseline.catalog import Baseline, Origin
     from hostfork.lifecycle.audit import Entry, Log
     from hostfork.lifecycle.baselines import Made as MadeBaseline
-    from hostfork.lifecycle.checkpoints import Made as MadeCheckpoint
-    from hostfork.lifecycle.moments import Checkpoint
-    from hostfork.lifecycle.restoring import Restored
     from hostfork.lifecycle.baselines import Removed as RemovedBaseline
+    from hostfork.lifecycle.checkpoints import Made as MadeCheckpoint
     from hostfork.lifecycle.config import KeepRules
     from hostfork.lifecycle.expired import Expired
     from hostfork.lifecycle.expiry import Collected
     from hostfork.lifecycle.fork import BrokenFork, Fork
+    from hostfork.lifecycle.moments import Checkpoint
     from hostfork.lifecycle.receipt import Receipt
+    from hostfork.lifecycle.restoring import Restored
     from hostfork.lifecycle.usage import Holder, Overview, PoolUse
     from hostfork.lifecycle.verify import Verified as VerifiedBaseline
     from hostfork.storage.contract import Usage
@@ -56,6 +126,8 @@ if TYPE_CHECKING:
     Tags = Sequence[tuple[str, str]]
 
 _LATER = {
+    "Applied": "apply.values", "Choice": "apply.values", "Undone": "apply.values",
+    "apply": "lifecycle.applying", "undo": "lifecycle.undoing", "settle_applies": "lifecycle.settling",
     "Checkpoint": "lifecycle.moments", "MadeCheckpoint": "lifecycle.checkpoints:Made",
     "Restored": "lifecycle.restoring",
     "BrokenFork": "lifecycle.fork", "Fork": "lifecycle.fork", "Expired": "lifecycle.expired",
@@ -63,6 +135,7 @@ _LATER = {
     "Overview": "lifecycle.usage", "PoolUse": "lifecycle.usage", "Baseline": "baseline.catalog",
     "Origin": "baseline.catalog", "OriginKind": "vocabulary", "MadeBaseline": "lifecycle.baselines:Made",
     "VerifiedBaseline": "lifecycle.verify:Verified", "Entry": "lifecycle.audit", "Log": "lifecycle.audit",
+    "Meeting": "lifecycle.meeting",
     "Receipt": "lifecycle.receipt",
 }  # fmt: skip
 """The module of each, and its name there where that is another."""
@@ -158,6 +231,14 @@ def approve(name: str, tags: Tags = ()) -> tuple[Record, bool]:
     from hostfork.lifecycle import decisions
 
     return decisions.approve(name, tags)
+
+
+def meets() -> dict[str, int | None]:
+    """For each idle fork, how many of its changed paths the host or another idle fork changed too; None: not known."""
+    from hostfork.lifecycle.meeting import meets as number
+    from hostfork.lifecycle.store import Store, state_folder
+
+    return number(Store(state_folder()))
 
 
 def plan(request: Request) -> Plan:
@@ -272,7 +353,7 @@ def checkpoint_names() -> tuple[tuple[str, str, str], ...]:
 
 
 def restore(name: str, checkpoint: str) -> Restored:
-    """Make an idle fork what it was at a checkpoint of its own; what it held becomes one first. Raises HostforkError."""
+    """Make an idle fork what it was at one of its checkpoints; what it held becomes one first. Raises HostforkError."""
     from hostfork.lifecycle.restoring import restore as restore_fork
     from hostfork.lifecycle.store import Store, state_folder
 

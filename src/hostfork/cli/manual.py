@@ -66,6 +66,7 @@ FILES = {
     "~/.config/systemd/user/hostfork-gc.timer": "What `timer install` makes, with `hostfork-gc.service`.",
     "/etc/apparmor.d/hostfork": "The profile that `setup` installs where AppArmor denies user namespaces.",
     "/etc/sysctl.d/90-hostfork.conf": "The limit that `setup` installs where it is 0.",
+    "~/.local/state/hostfork/applies/": "A folder for each apply that can be undone: what it did, step by step.",
     "~/.bashrc": "Where the line for completion in bash belongs.",
     "~/.zfunc/_hostfork": "Completion for zsh, in a folder of `fpath`.",
     "~/.config/fish/completions/hostfork.fish": "Completion for fish.",
@@ -77,6 +78,9 @@ STATE = tuple(FILES)[:2]
 
 LOGS = tuple(FILES)[3:4]
 """What verbs about what happened read."""
+
+APPLIES = ("~/.local/state/hostfork/applies/",)
+"""What `apply` writes and `undo` reads."""
 
 CONFIG = (tuple(FILES)[2], tuple(FILES)[4])
 """What verbs about keeping read."""

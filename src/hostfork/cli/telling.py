@@ -228,7 +228,7 @@ def closing_lines(outcome: Outcome, paths: dict[str, str], look: Look, exported:
         lines.append(f"exported to {look.path(exported)}")
     if outcome.kept:
         name = harmless(outcome.fork)
-        hints = [f"hostfork diff {name}", f"hostfork export {name} ./{name}", f"hostfork discard {name}"]
+        hints = [f"hostfork diff {name}", f"hostfork apply {name}", f"hostfork discard {name}"]
         room = look.width - len(INDENT) if look.width else None
         lines.extend(wrapped(hints if outcome.changes.total else hints[2:], 0, room))
     return lines

@@ -331,6 +331,29 @@ TROUBLES = {
         "a restore that could not be finished is finished by `hostfork recover`",
         "`hostfork doctor` shows what this host can do",
     ),
+    Code.APPLY_BLOCKED: _trouble(
+        "Something that the fork changed cannot be replaced on the host: it is immutable, a mount point, in a folder "
+        "that you may not write, or belongs to somebody whose owner only root can keep. It was found before anything "
+        "was written.",
+        "put right what is named with each path, then apply again",
+        "apply the rest by path: `hostfork apply FORK PATH`; `hostfork export FORK DEST` writes it elsewhere",
+    ),
+    Code.APPLY_FAILED: _trouble(
+        "The kernel refused a step of an apply or undo, most often because a disk is full. What was done so far was "
+        "put back: the host is as it was.",
+        "make room on the disk that is named, then the same command again",
+    ),
+    Code.APPLY_STUCK: _trouble(
+        "An apply was killed, and the file that says what it did cannot be read. What it displaced is kept where the "
+        "message says.",
+        "look at what is kept there, and put it where it belongs by hand",
+    ),
+    Code.APPLY_NOT_FOUND: _trouble(
+        "Nothing was applied of that fork, it was undone already, or the days are over for which what an apply "
+        "displaced is kept.",
+        "`hostfork log FORK` tells when it was applied, and under which id",
+        "`undo-days` of the configuration says how long an apply can be undone",
+    ),
     Code.INTERNAL_FAULT: _trouble(
         "This is a fault of hostfork. What was made is kept or given back as after a kill.",
         "the same command with `--debug` shows where; `hostfork recover` puts right what is left",
