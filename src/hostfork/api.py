@@ -22,108 +22,50 @@ from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
-    "Applied",
-    "Baseline",
-    "BrokenFork",
-    "Caller",
-    "Checkpoint",
-    "Choice",
-    "Collected",
-    "Entry",
-    "Expired",
-    "ExportForm",
-    "Fork",
-    "ForkProcess",
-    "Holder",
-    "Keep",
-    "KeepRules",
-    "Log",
-    "MadeBaseline",
-    "MadeCheckpoint",
-    "Origin",
-    "OriginKind",
-    "Outcome",
-    "Overview",
-    "Plan",
-    "Policy",
-    "PoolUse",
-    "Receipt",
-    "Reclaiming",
-    "Record",
-    "Recovered",
-    "Request",
-    "Restored",
-    "RuleOptions",
-    "SignalSource",
-    "Undone",
-    "VerifiedBaseline",
-    "apply",
-    "approve",
-    "baseline",
-    "baseline_names",
-    "baseline_stored",
-    "baseline_usage",
-    "baseline_users",
-    "baselines",
-    "checkpoint",
-    "checkpoint_names",
-    "checkpoints",
-    "create",
-    "create_baseline",
-    "create_baseline_from",
-    "enter",
-    "entries",
-    "expired",
-    "fork_names",
-    "gc",
-    "gc_in_background",
-    "kept_bytes",
-    "logs",
-    "plan",
-    "policies",
-    "policy",
-    "policy_text",
-    "read_log",
-    "reclaiming",
-    "recover",
-    "refresh_baseline",
-    "remove_baseline",
-    "restore",
-    "run",
-    "seal",
-    "settle_applies",
-    "undo",
-    "unseal",
-    "usage",
-    "verifiable_baselines",
-    "verify_baseline",
-    "without_password",
+    "Applied", "Baseline", "BrokenFork", "Caller", "Checkpoint", "Choice", "Collected", "Detached", "Entry",
+    "Expired", "ExportForm", "Fork", "ForkCommand", "ForkProcess", "Holder", "Keep", "KeepRules", "Log",
+    "MadeBaseline", "MadeCheckpoint", "Meeting", "Origin", "OriginKind", "Outcome", "Overview", "Plan", "Policy",
+    "PoolUse", "Receipt", "Reclaiming", "Record", "Recovered", "Request", "Restored", "RuleOptions", "SignalSource",
+    "Stopped", "Undone", "VerifiedBaseline", "apply", "approve", "baseline", "baseline_names", "baseline_stored",
+    "baseline_usage", "baseline_users", "baselines", "checkpoint", "checkpoint_names", "checkpoints", "create",
+    "create_baseline", "create_baseline_from", "discard_running", "enter", "enter_detached", "entries", "expired",
+    "fork_names", "gc", "gc_in_background", "kept_bytes", "log_of", "logs", "meets", "plan", "policies", "policy",
+    "policy_text", "read_log", "reclaiming", "recover", "refresh_baseline", "remove_baseline", "restore", "resume",
+    "run", "run_detached", "seal", "settle_applies", "stop", "suspend", "undo", "unseal", "usage",
+    "verifiable_baselines", "verify_baseline", "wait", "without_password",
 ]  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostfork.apply.values import Applied, Choice, Undone
-    from hostfork.lifecycle.applying import apply
-    from hostfork.lifecycle.settling import settle_applies
-    from hostfork.lifecycle.undoing import undo
     from hostfork.baseline.catalog import Baseline, Origin
+    from hostfork.baseline.git import without_password
+    from hostfork.lifecycle.applying import apply
     from hostfork.lifecycle.audit import Entry, Log
+    from hostfork.lifecycle.audit import logs_of as logs
+    from hostfork.lifecycle.audit import read as read_log
     from hostfork.lifecycle.baselines import Made as MadeBaseline
     from hostfork.lifecycle.baselines import Removed as RemovedBaseline
     from hostfork.lifecycle.checkpoints import Made as MadeCheckpoint
     from hostfork.lifecycle.config import KeepRules
+    from hostfork.lifecycle.decisions import approve, seal, unseal
+    from hostfork.lifecycle.detached import Detached, enter_detached, run_detached
+    from hostfork.lifecycle.entries import Entry as ForkCommand
     from hostfork.lifecycle.expired import Expired
     from hostfork.lifecycle.expiry import Collected
     from hostfork.lifecycle.fork import BrokenFork, Fork
+    from hostfork.lifecycle.meeting import Meeting, meets
     from hostfork.lifecycle.moments import Checkpoint
     from hostfork.lifecycle.receipt import Receipt
     from hostfork.lifecycle.restoring import Restored
+    from hostfork.lifecycle.settling import settle_applies
+    from hostfork.lifecycle.stopping import Stopped, log_of, resume, stop, suspend, wait
+    from hostfork.lifecycle.stopping import discard as discard_running
+    from hostfork.lifecycle.undoing import undo
     from hostfork.lifecycle.usage import Holder, Overview, PoolUse
     from hostfork.lifecycle.verify import Verified as VerifiedBaseline
     from hostfork.storage.contract import Usage
     from hostfork.vocabulary import OriginKind
-
-    Tags = Sequence[tuple[str, str]]
 
 _LATER = {
     "Applied": "apply.values", "Choice": "apply.values", "Undone": "apply.values",
@@ -135,8 +77,14 @@ _LATER = {
     "Overview": "lifecycle.usage", "PoolUse": "lifecycle.usage", "Baseline": "baseline.catalog",
     "Origin": "baseline.catalog", "OriginKind": "vocabulary", "MadeBaseline": "lifecycle.baselines:Made",
     "VerifiedBaseline": "lifecycle.verify:Verified", "Entry": "lifecycle.audit", "Log": "lifecycle.audit",
-    "Meeting": "lifecycle.meeting",
-    "Receipt": "lifecycle.receipt",
+    "Meeting": "lifecycle.meeting", "Receipt": "lifecycle.receipt", "approve": "lifecycle.decisions",
+    "logs": "lifecycle.audit:logs_of", "meets": "lifecycle.meeting", "read_log": "lifecycle.audit:read",
+    "seal": "lifecycle.decisions", "unseal": "lifecycle.decisions",
+    "without_password": "baseline.git",
+    "Detached": "lifecycle.detached", "ForkCommand": "lifecycle.entries:Entry", "Stopped": "lifecycle.stopping",
+    "discard_running": "lifecycle.stopping:discard", "enter_detached": "lifecycle.detached", "log_of":
+    "lifecycle.stopping", "resume": "lifecycle.stopping", "run_detached": "lifecycle.detached",
+    "stop": "lifecycle.stopping", "suspend": "lifecycle.stopping", "wait": "lifecycle.stopping",
 }  # fmt: skip
 """The module of each, and its name there where that is another."""
 
@@ -194,51 +142,6 @@ def enter(
     from hostfork.lifecycle.enter import enter as enter_fork
 
     return enter_fork(fork, request, on_event or _ignore, caller or Caller.current(), signals)
-
-
-def logs(name: str) -> tuple[Log, ...]:
-    """The logs of the fork of that name or beginning, which may be gone; of several that had the name the last one
-    last. Raises ForkError `fork.not-found`, `fork.ambiguous`."""
-    from hostfork.lifecycle.audit import find
-    from hostfork.lifecycle.store import Store, state_folder
-
-    return find(Store(state_folder()), name)
-
-
-def read_log(log: Log) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
-    """What happened to a fork, and what of its log is damaged, in sentences. Raises ForkError `fork.state`."""
-    from hostfork.lifecycle.audit import read
-
-    return read(log)
-
-
-def seal(name: str, tags: Tags = ()) -> tuple[Record, bool]:
-    """Let nothing more be written in a fork; says whether that was a change. Raises ForkError."""
-    from hostfork.lifecycle import decisions
-
-    return decisions.seal(name, tags)
-
-
-def unseal(name: str, tags: Tags = ()) -> tuple[Record, bool]:
-    """Open a fork again; an approval is void then. Raises ForkError `fork.decided`."""
-    from hostfork.lifecycle import decisions
-
-    return decisions.unseal(name, tags)
-
-
-def approve(name: str, tags: Tags = ()) -> tuple[Record, bool]:
-    """Approve a fork's changes as they are now, and seal it. Raises ForkError `fork.inside` within a fork."""
-    from hostfork.lifecycle import decisions
-
-    return decisions.approve(name, tags)
-
-
-def meets() -> dict[str, int | None]:
-    """For each idle fork, how many of its changed paths the host or another idle fork changed too; None: not known."""
-    from hostfork.lifecycle.meeting import meets as number
-    from hostfork.lifecycle.store import Store, state_folder
-
-    return number(Store(state_folder()))
 
 
 def plan(request: Request) -> Plan:
@@ -421,13 +324,6 @@ def create_baseline_from(
     from hostfork.lifecycle.origins import create
 
     return create(name, origin, at, pool, on_progress)
-
-
-def without_password(place: str) -> str:
-    """The address of a repository as it may be shown."""
-    from hostfork.baseline.git import without_password as shown
-
-    return shown(place)
 
 
 def refresh_baseline(

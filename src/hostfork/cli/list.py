@@ -13,7 +13,10 @@ from hostfork.lifecycle.record import Record
 from hostfork.storage.contract import Usage
 from hostfork.vocabulary import Access, Activity
 
-_HEAD = ("NAME", "STATE", "AGE", "PATHS", "CHANGES", "SPACE", "COMMAND")
+_HEAD = ("NAME", "STATE", "AGE", "PATHS", "CHANGES", "MEETS", "SPACE", "COMMAND")
+_MEETS = _HEAD.index("MEETS")
+_NONE = ("0", "?", "-")
+"""Where no fork has more, there is no such column."""
 _NARROWEST = 12
 
 
@@ -30,6 +33,9 @@ _NARROWEST = 12
             "The state is looked at, not remembered: `running`, `idle` after its command has ended, `orphaned` if "
             "hostfork was killed (`hostfork recover`), `preparing`, `releasing`, or `broken` if its record cannot be "
             "read (`hostfork discard`). `?` changes are not counted yet. Short for it: `hostfork ls`.",
+            "`MEETS` is how many of its changed paths the host changed since, or another idle fork too: what `overlap` "
+            "lists and an apply may refuse. `?` is not known without a look: the fork runs or is large. Where there is "
+            "none the column is left out.",
             "`reclaiming`: a fork that is gone, whose storage is still being erased in the background; its name is "
             "free. Where nobody is at it, or a part cannot be erased, `hostfork recover` does the rest or says why.",
             "`pinned` forks never expire; `hostfork usage` shows when the others do. `--expired` lists those that did, "
@@ -46,7 +52,8 @@ def list_verb(output: Output, expired: bool) -> int:
     if expired:
         return _list_expired(output)
     api.gc_in_background()
-    forks, gone = api.Fork.all(), api.reclaiming()
+    api.settle_applies()
+    forks, gone, meets = api.Fork.all(), api.reclaiming(), api.meets()
     if output.json:
         from hostfork.cli import documents, keeping
 
@@ -57,6 +64,7 @@ def list_verb(output: Output, expired: bool) -> int:
                         documents.observed(fork.record, fork.activity.value, fork.age, fork.space(), fork.counts()),
                         fork,
                     )
+                    | {"meets": meets.get(fork.name)}
                     for fork in forks
                     if isinstance(fork, api.Fork)
                 ],
@@ -66,7 +74,16 @@ def list_verb(output: Output, expired: bool) -> int:
         )
         return 0
     rows = [
-        row(fork.record, fork.activity, fork.age, fork.space(), _changes(fork), output.out, fork.pinned)
+        row(
+            fork.record,
+            fork.activity,
+            fork.age,
+            fork.space(),
+            _changes(fork),
+            output.out,
+            fork.pinned,
+            _known(meets.get(fork.name)),
+        )
         if isinstance(fork, api.Fork)
         else broken_row(fork.name)
         for fork in forks
@@ -126,12 +143,17 @@ def _list_expired(output: Output) -> int:
 
 def _changes(fork: api.Fork) -> str:
     counts = fork.counts()
-    return "?" if counts is None else number(counts.total)
+    return _known(None if counts is None else counts.total)
+
+
+def _known(count: int | None) -> str:
+    return "?" if count is None else number(count)
 
 
 def row(
-    record: Record, activity: Activity, seconds: float, space: Usage, changes: str, look: Look, pinned: bool = False
-) -> tuple[str, ...]:
+    record: Record, activity: Activity, seconds: float, space: Usage, changes: str, look: Look, pinned: bool = False,
+    meets: str = "0",
+) -> tuple[str, ...]:  # fmt: skip
     """One fork as cells; the last says what is to be done about it, if anything, or that it never expires."""
     hint = "hostfork recover" if activity is Activity.ORPHANED else "pinned" if pinned else ""
     return (
@@ -140,6 +162,7 @@ def row(
         age(seconds),
         paths_in_words(record, look),
         changes,
+        meets,
         f"{size(space.bytes)}{' at most' if space.upper_bound else ''}",
         command_in_words(record.command),
         hint,
@@ -148,7 +171,7 @@ def row(
 
 def broken_row(name: str) -> tuple[str, ...]:
     """A fork whose record cannot be read: there to be explained and discarded."""
-    return (harmless(name), "broken", "?", "?", "?", "?", "?", f"hostfork discard {harmless(name)}")
+    return (harmless(name), "broken", "?", "?", "?", "?", "?", "?", f"hostfork discard {harmless(name)}")
 
 
 def gone_rows(gone: Sequence[api.Reclaiming]) -> list[tuple[str, ...]]:
@@ -156,7 +179,7 @@ def gone_rows(gone: Sequence[api.Reclaiming]) -> list[tuple[str, ...]]:
     names = sorted({one.fork for one in gone})
     waiting = {one.fork for one in gone if not one.active}
     return [
-        (harmless(name), "reclaiming", "-", "-", "-", "-", "-", "hostfork recover" if name in waiting else "")
+        (harmless(name), "reclaiming", "-", "-", "-", "-", "-", "-", "hostfork recover" if name in waiting else "")
         for name in names
     ]
 
@@ -172,19 +195,24 @@ def paths_in_words(record: Record, look: Look) -> str:
 
 def list_lines(rows: Sequence[tuple[str, ...]], look: Look) -> list[str]:
     """The table, with the command cut to what the terminal has left; its first word stays readable."""
-    with_hints = any(row[7] for row in rows)
-    cells = [list(row if with_hints else row[:7]) for row in rows]
+    with_hints = any(row[8] for row in rows)
+    cells = [list(row if with_hints else row[:8]) for row in rows]
     head = [*_HEAD, *([""] if with_hints else [])]
+    command = _HEAD.index("COMMAND")
+    if not any(row[_MEETS] not in _NONE for row in rows):
+        for row_ in (head, *cells):
+            del row_[_MEETS]
+        command -= 1
     if look.width:
         full = table([head, *cells])
         over = max(len(line) for line in full) - look.width
-        widest = max(len(row[6]) for row in cells)
+        widest = max(len(row[command]) for row in cells)
         if over > 0:
             room = max(_NARROWEST, widest - over)
             for row_ in cells:
-                row_[6] = _cut(row_[6], room)
+                row_[command] = _cut(row_[command], room)
     else:
-        cells = [[*row[:6], _cut(row[6], 60), *row[7:]] for row in cells]
+        cells = [[*row[:command], _cut(row[command], 60), *row[command + 1 :]] for row in cells]
     lines = table([head, *cells])
     return [look.paint(lines[0], "dim"), *lines[1:]]
 

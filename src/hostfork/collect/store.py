@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SCHEMA = 1
+_FIELDS = 14
 
 
 def write_changeset(path: str, changeset: Changeset) -> None:
@@ -35,6 +36,13 @@ def write_changeset(path: str, changeset: Changeset) -> None:
 
 def read_changeset(path: str) -> Changeset:
     """What `write_changeset` wrote. Raises CollectError `collect.failed` if it is missing or damaged."""
+    try:
+        return Changeset(tuple(_change(row) for row in _rows(path)))
+    except (ValueError, TypeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _rows(path: str) -> list[list[Any]]:
     import json
 
     try:
@@ -42,16 +50,27 @@ def read_changeset(path: str) -> Changeset:
             schema, rows = json.load(file)
         if schema != _SCHEMA:
             raise ValueError(f"schema {schema}, this version reads {_SCHEMA}")
-        return Changeset(tuple(_change(row) for row in rows))
+        if not all(isinstance(row, list) and len(row) == _FIELDS for row in rows):
+            raise ValueError("a change is not whole")
     except (OSError, ValueError, TypeError) as error:
-        raise CollectError(
-            Code.COLLECT_FAILED,
-            f"the changeset {path} cannot be read",
-            step="changeset",
-            path=path,
-            errno=getattr(error, "errno", None),
-            details=(str(error),),
-        ) from error
+        raise _damaged(path, error) from error
+    return list(rows)
+
+
+def _damaged(path: str, error: Exception) -> CollectError:
+    return CollectError(
+        Code.COLLECT_FAILED, f"the changeset {path} cannot be read", step="changeset", path=path,
+        errno=getattr(error, "errno", None), details=(str(error),),
+    )  # fmt: skip
+
+
+def read_places(path: str) -> dict[str, tuple[bool, bool]]:
+    """Of what `write_changeset` wrote only the paths; of each, whether it was there before and is a folder now.
+
+    Raises as `read_changeset`.
+    """
+    gone, folder = ChangeKind.DELETED.value, EntryKind.FOLDER.value
+    return {row[0]: (row[3] is not None, row[2] == folder and row[1] != gone) for row in _rows(path)}
 
 
 def _row(change: Change) -> list[object]:

@@ -24,7 +24,7 @@ from hostfork.errors import Code, ForkError
 from hostfork.helper.lean import dumps
 from hostfork.lifecycle.context import who
 from hostfork.lifecycle.record import Record, Status, Who
-from hostfork.lifecycle.store import Store, as_fork_error, plain
+from hostfork.lifecycle.store import Store, as_fork_error, plain, state_folder
 from hostfork.values import frozen
 
 TYPE_CHECKING = False
@@ -307,6 +307,11 @@ def find(store: Store, beginning: str) -> tuple[Log, ...]:
         )  # fmt: skip
     present = _present(store, names[0])
     return tuple(sorted(matching, key=lambda log: (log.id == present, log.changed)))
+
+
+def logs_of(name: str) -> tuple[Log, ...]:
+    """The caller's own: see `find`."""
+    return find(Store(state_folder()), name)
 
 
 def _present(store: Store, name: str) -> str | None:

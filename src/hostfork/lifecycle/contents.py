@@ -20,24 +20,30 @@ def changes_id(folder: ForkFolder, record: Record) -> str:
 
     Raises CollectError, ForkError.
     """
+    lines = [dumps([path, entry]) for path, entry in digests(folder, record).items()]
+    return Digester(threads=False).text("\n".join(lines).encode("ascii")).hex()
+
+
+def digests(folder: ForkFolder, record: Record, only: frozenset[str] | None = None) -> dict[str, list[object] | None]:
+    """What is there now at every changed path, or at `only` these: equal where all of it is equal; None where deleted.
+
+    Raises CollectError, ForkError.
+    """
     stored = changes.stored_changes(folder)
     found = changes.collect(folder, record, lambda _path: None) if stored is None else changes.parts_of(stored, record)
-    digester = Digester(threads=True)
-    lines = []
+    digester, entries = Digester(threads=True), {}
     for path in changes.private_paths(record):
-        some = found[path.path].changes
+        some = [change for change in found[path.path].changes if only is None or change.path in only]
         if some:
             with TreeReader(changes.delta_of(changes.content_of(record, path)), ours=True) as reader:
-                lines += [_line(change, change.path[len(path.path) + 1 :], reader, digester) for change in some]
-    return digester.text("\n".join(lines).encode("ascii")).hex()
+                for change in some:
+                    entries[change.path] = _entry(change, change.path[len(path.path) + 1 :], reader, digester)
+    return entries
 
 
-def _line(change: Change, relative: str, reader: TreeReader, digester: Digester) -> str:
-    gone = change.change is ChangeKind.DELETED
-    return dumps([change.path, None if gone else _entry(change, relative, reader, digester)])
-
-
-def _entry(change: Change, relative: str, reader: TreeReader, digester: Digester) -> list[object]:
+def _entry(change: Change, relative: str, reader: TreeReader, digester: Digester) -> list[object] | None:
+    if change.change is ChangeKind.DELETED:
+        return None
     try:
         place = reader.place(relative)
         if place is None:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from hostfork.collect.manifest import StatManifest
     from hostfork.collect.stack import Base
+    from hostfork.lifecycle.entries import Entry as ForkCommand
     from hostfork.lifecycle.export import ExportReport
+    from hostfork.lifecycle.meeting import Meeting
     from hostfork.lifecycle.receipt import Receipt
 
 
@@ -114,6 +116,15 @@ class Fork:
         if self.activity is Activity.IDLE:
             return ()
         return tuple(filter(None, map(_process, sorted(members_of(self.record)))))
+
+    def commands(self) -> tuple[tuple[ForkCommand, tuple[ForkProcess, ...]], ...]:
+        """The commands in it, those too that ran in the background and ended, each with its processes."""
+        from hostfork.lifecycle.stopping import commands, pids_of
+
+        return tuple(
+            (one, tuple(filter(None, map(_process, pids_of(self.record, one)))) if one.running else ())
+            for one in commands(self._folder, self.record)
+        )
 
     def counts(self) -> Counts | None:
         """How much changed, where that is known without looking."""
@@ -207,6 +218,14 @@ class Fork:
         self._must_be_still("taken")
         with uses.using(self._folder.path):
             return whole_tree(self._folder, self.record, path, self.diff(), tree)
+
+    def overlap(self, other: Fork | None = None) -> tuple[Meeting, ...]:
+        """The paths that it changed and that another fork, or the host, changed too. Raises ForkError."""
+        from hostfork.lifecycle import meeting
+
+        if other is None:
+            return meeting.with_host(self._folder, self.record)
+        return meeting.overlap((self._folder, self.record), (other._folder, other.record))
 
     def receipt(self) -> Receipt:
         """On what it stands, what was verified, what it changed. Reads every changed file. Raises ForkError."""
