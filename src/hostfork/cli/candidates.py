@@ -58,6 +58,18 @@ def _command(name: str) -> str | None:
         return None
 
 
+def checkpoints_of_fork(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """The checkpoints of the fork that was named, with their notes."""
+    from hostfork import api
+    from hostfork.errors import HostforkError
+
+    try:
+        known = api.checkpoints(str(ctx.params.get("fork")))
+    except HostforkError:
+        return []
+    return [CompletionItem(one.short, help=one.message or one.at) for one in known if one.id.startswith(incomplete)]
+
+
 def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Let the shell complete a path."""
     return [CompletionItem(incomplete, type=FILE)]

@@ -315,6 +315,12 @@ class StatManifestEdit:
             column.append(value)
         known[name] = index
 
+    def recopied(self, index: int, copy: os.stat_result) -> None:
+        """The entry at `index` was copied once more, with the same content and metadata."""
+        columns = self._manifest._columns
+        columns["copy_ino"][index], columns["copy_size"][index] = copy.st_ino, copy.st_size
+        columns["copy_mtime"][index], columns["copy_ctime"][index] = copy.st_mtime_ns, copy.st_ctime_ns
+
     def drop(self, relative: str) -> None:
         """Remove an entry and all below it."""
         folder, _, name = relative.rpartition("/")

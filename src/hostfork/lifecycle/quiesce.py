@@ -61,13 +61,13 @@ class Quiesced:
 
     def __init__(self, fork: ForkFolder, record: Record, plan: Plan) -> None:
         self._fork, self._plan, self._record = fork, plan, record
-        self._guard: _Guard | None = None
+        self._guard: Guard | None = None
 
     def __enter__(self) -> Quiesced:
         quiesce = self._plan.quiesce
         folder = None if quiesce.cgroup is None else freezable(quiesce.cgroup)
         frozen_by_others = folder is not None and is_frozen(folder)
-        self._guard = _Guard(self._fork, quiesce, None if frozen_by_others else folder)
+        self._guard = Guard(self._fork, quiesce, None if frozen_by_others else folder)
         try:
             self._guard.start()
             self._guard.wait_quiesced(quiesce)
@@ -119,7 +119,7 @@ class Quiesced:
 
 def undo_quiescing(fork: ForkFolder) -> tuple[str, ...]:
     """For recovery: what a dead owner's guard did not undo is undone now; sentences about what could not be."""
-    journal: dict[Any, dict[str, Any]] = {line.get("event"): line for line in fork.read_journal()}
+    journal = _last(fork)
     if "quiescing" not in journal or "unquiesced" in journal:
         return ()
     begun, guarded = journal["quiescing"], journal.get("guarded", {})
@@ -130,10 +130,26 @@ def undo_quiescing(fork: ForkFolder) -> tuple[str, ...]:
     if boot != boot_id():
         thaw = None
     quiesce = Quiesce(None, begun.get("undo"))
-    guard = _Guard(fork, quiesce, thaw if isinstance(thaw, str) and os.path.isdir(thaw) else None)
+    guard = Guard(fork, quiesce, thaw if isinstance(thaw, str) and os.path.isdir(thaw) else None)
     guard.start()
     failure = guard.let_go(quiesce)
     return () if failure is None else (failure.message, *failure.details)
+
+
+def is_quiesced(fork: ForkFolder) -> bool:
+    """Whether something was begun that is not undone yet."""
+    journal = _last(fork)
+    return "quiescing" in journal and "unquiesced" not in journal
+
+
+def _last(fork: ForkFolder) -> dict[Any, dict[str, Any]]:
+    """The events from the last beginning on: a fork's checkpoints begin again and again."""
+    journal: dict[Any, dict[str, Any]] = {}
+    for line in fork.read_journal():
+        if line.get("event") == "quiescing":
+            journal.clear()
+        journal[line.get("event")] = line
+    return journal
 
 
 def _holds(path: PathRecord, file: str) -> bool:
@@ -143,7 +159,7 @@ def _holds(path: PathRecord, file: str) -> bool:
     )
 
 
-class _Guard:
+class Guard:
     """The shell that undoes. `thaw`: the folder of the cgroup that it lets run again.
 
     A Ctrl-C may come at any moment, so also between its start and the next line of ours: it tells its pid itself.

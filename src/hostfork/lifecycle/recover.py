@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from hostfork.baseline.catalog import Catalog
 from hostfork.collect.changeset import Changeset
 from hostfork.errors import Code, ForkError, HostforkError
-from hostfork.lifecycle import audit, bases, changes, stages, uses
+from hostfork.lifecycle import audit, bases, changes, settling, stages, uses
 from hostfork.lifecycle.pools import forget, is_foreign, is_ours_alone, pools
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.quiesce import undo_quiescing
@@ -40,6 +40,7 @@ def recover(store: Store, told: Told | None = None) -> tuple[Recovered, ...]:
         found = [done for name in store.names() if (done := _recover_fork(store, name)) is not None]
         store.sweep()
         found += stages.remove_left(store)
+        found += settling.settle_if_free(store)
         swept = [(pool, *_set_aside_unowned(store, pool)) for pool in pools(store)]
     # Nobody waits for the rest: what is set aside is on no list any more.
     for pool, number, left in swept:
@@ -117,15 +118,32 @@ def _recover_folder(folder: ForkFolder) -> Recovered | None:
         if free:
             folder.remove()
         return Recovered(folder.name, "was never made; removed") if free else None
+    if not free and (thawed := _thaw(folder)) is not None:
+        return thawed
     if not free and _has_owner(folder):
         return None
     record = folder.load()
+    if free and os.path.exists(folder.file("restoring")):
+        from hostfork.lifecycle.restoring import complete
+
+        return Recovered(folder.name, complete(folder, record))
     if record.holder is not None and record.activity is Activity.RUNNING:
         return _settle_view(folder, record)
     # The owner is dead: where the lock is not free, a process that the owner's program forked holds it.
     if observed_activity(record) is Activity.IDLE:
         return _tidy(folder, record)
     return _settle(folder, record)
+
+
+def _thaw(folder: ForkFolder) -> Recovered | None:
+    """A checkpoint of a running fork that was killed, with its guard, left it frozen."""
+    if not _journal_says(folder, "quiescing"):
+        return None
+    from hostfork.lifecycle.still import thaw_left
+
+    if not thaw_left(folder):
+        return None
+    return Recovered(folder.name, "was held still by a checkpoint that was killed; it runs on")
 
 
 def _has_owner(folder: ForkFolder) -> bool:

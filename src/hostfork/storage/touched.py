@@ -24,8 +24,8 @@ _REF = struct.Struct("<QH")
 _EXTREF = struct.Struct("<QQH")
 
 
-def touched(path: str, inside: str) -> tuple[bytes, ...] | None:
-    """The paths below `inside` (`.` for all) of the snapshot in the key's folder `path`, relative to `inside`.
+def touched(path: str, inside: str, name: str = _TREE) -> tuple[bytes, ...] | None:
+    """The paths below `inside` (`.` for all) of the snapshot `name` in the key's folder `path`, relative to `inside`.
 
     None where the kernel does not tell, or tells of so much that a walk is quicker. Raises OSError.
     """
@@ -33,11 +33,11 @@ def touched(path: str, inside: str) -> tuple[bytes, ...] | None:
         return None
     room = os.open(path, FOLDER)
     try:
-        tree, base = os.open(_TREE, FOLDER, dir_fd=room), os.open(_BASE, FOLDER, dir_fd=room)
+        tree, base = os.open(name, FOLDER, dir_fd=room), os.open(_BASE, FOLDER, dir_fd=room)
         try:
             wanted = os.fsencode(inside)
             found = {
-                relative for name in _all(room, tree, base, inside) if (relative := _below(name, wanted)) is not None
+                relative for one in _all(room, tree, base, inside) if (relative := _below(one, wanted)) is not None
             }
             return tuple(sorted(found))
         finally:

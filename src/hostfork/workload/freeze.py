@@ -6,6 +6,7 @@ then is named.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -43,8 +44,10 @@ def is_frozen(folder: str) -> bool:
         return b"frozen 1" in file.read()
 
 
-def freeze(folder: str) -> float:
-    """Stop every process in it; gives the seconds that took. Raises HostError `host.quiesce`; then it runs again."""
+def freeze(folder: str, limit: float = LIMIT) -> float:
+    """Stop every process in it; gives the seconds that took. Raises HostError `host.quiesce` where it takes longer than
+    `limit`; the caller lets it run again, then and at the end.
+    """
     start = time.monotonic()
     with open(f"{folder}/cgroup.freeze", "wb", buffering=0) as file:
         file.write(b"1")
@@ -52,17 +55,28 @@ def freeze(folder: str) -> float:
         waiting = select.poll()
         waiting.register(events, select.POLLPRI)
         while b"frozen 1" not in os.pread(events.fileno(), 200, 0):
-            left = start + LIMIT - time.monotonic()
+            left = start + limit - time.monotonic()
             if left <= 0:
-                raise _too_slow(folder)
+                raise _too_slow(folder, limit)
             waiting.poll(min(left, 0.2) * 1000)
     return time.monotonic() - start
 
 
-def _too_slow(folder: str) -> HostError:
-    busy = [pid for pid in Group(folder).processes() if _state(pid) == "D"]
+def thaw(folder: str) -> None:
+    """Let it run again; no error where it is gone."""
+    with contextlib.suppress(FileNotFoundError), open(f"{folder}/cgroup.freeze", "wb", buffering=0) as file:
+        file.write(b"0")
+
+
+def waiting_in_kernel(folder: str) -> tuple[int, ...]:
+    """Processes of it that wait in the kernel, where the freezer cannot stop them."""
+    return tuple(pid for pid in Group(folder).processes() if _state(pid) == "D")
+
+
+def _too_slow(folder: str, limit: float) -> HostError:
+    busy = waiting_in_kernel(folder)
     named = f"waiting in the kernel: {', '.join(map(str, busy))}" if busy else "no process of it waits in the kernel"
-    return _cannot(folder, f"its processes did not stop within {LIMIT:g} s ({named})", "try again when it is less busy")
+    return _cannot(folder, f"its processes did not stop within {limit:g} s ({named})", "try again when it is less busy")
 
 
 def _state(pid: int) -> str:
