@@ -19,7 +19,7 @@ NONE = {
     "require": (), "share_all": False, "relocated": False, "cwd": None, "env": (), "env_file": (),
     "clear_env": False, "fd": (), "timeout": None, "storage_limit": None, "pool": None,
     "prefer": None, "quiesce": None, "unquiesce": None, "freeze_cgroup": None, "unreadable": None, "base": None,
-    "at": None,
+    "at": None, "port": (),
 }  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_every_option_has_its_place():
         endpoint=("f",), policy="build", require=("cgroup",), share_all=True, relocated=True, env=("K=V",),
         clear_env=True, fd=("5", "7"), timeout="5m", storage_limit="2G", pool="p", name="n", keep=True, export="out",
         prefer="memory", quiesce="stop", unquiesce="start", freeze_cgroup="/g",
-        base="mono", at="there",
+        base="mono", at="there", port=("P", "Q"),
     )  # fmt: skip
     assert asked == Request(
         ("true",),
@@ -45,7 +45,7 @@ def test_every_option_has_its_place():
         RuleOptions(("a:copy",), ("b",), ("c",), ("d:tmpfs=1M",), ("e",), ("f",), ("cgroup",),
                     Environment(True, (("K", "V"),)), True, 300.0, "memory",
                     quiesce=Quiesce("stop", "start", "/g"), storage_limit=2 << 30),
-        "n", Keep.ALWAYS, "out", None, (5, 7), "p", True, "mono", "there",
+        "n", Keep.ALWAYS, "out", None, (5, 7), "p", True, "mono", "there", ports=("P", "Q"),
     )  # fmt: skip
     assert request(rm=True).keep is Keep.NEVER
 

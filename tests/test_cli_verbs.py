@@ -12,6 +12,7 @@ import pytest
 
 import rigs
 from hostfork.cli.group import VERBS
+from hostfork.cli.report import COMMANDS
 from test_cli_documents import check as check_schema
 
 PROGRAM = os.path.join(sys.prefix, "bin/hostfork")
@@ -78,9 +79,11 @@ def test_a_running_fork_is_listed_as_running(call, person, project):
         assert process.stdout.readline() == "up\n"
         assert "busy  running" in " ".join(call("list", check=0).stdout.splitlines()[1].split()).replace(" ", "  ", 1)
         assert document(call("show", "busy", "--json", check=0))["pid"] > 1
-        refused = call("discard", "busy", "--yes")
+        refused = call("export", "busy", "x")
         assert refused.returncode == 125
         assert "code fork.busy" in refused.stderr
+        assert "running" in call("discard", "busy", "--dry-run", check=0).stdout
+        assert call("discard", "busy", check=2).stderr.count("fork.confirm") == 1
         process.communicate("x\n", timeout=60)
     assert call("list", check=0).stdout == ""
 
@@ -367,13 +370,14 @@ def test_bad_usage_of_policy(call, words):
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])
 def test_an_unknown_option_is_bad_usage_in_every_verb(root, verb):
     done = root.run([PROGRAM, verb, "--no-such-option"])
-    assert done.returncode == 2
+    status = 125 if verb in COMMANDS else 2
+    assert done.returncode == status
     assert done.stdout == ""
     assert done.stderr.startswith("hostfork: no such option")
     assert f"hostfork {verb} --help" in done.stderr
     error = check_schema("error", json.loads(root.run([PROGRAM, verb, "--json", "--no-such-option"]).stdout))
     assert error["error"]["code"] == "policy.usage"
-    assert error["status"] == 2
+    assert error["status"] == status
 
 
 def test_no_verb_an_unknown_verb_and_the_version(root):
@@ -481,20 +485,16 @@ def test_ctrl_c_and_the_end_of_input_at_a_question_lose_nothing(call, kept, pers
 
 
 def test_every_fork_that_cannot_be_discarded_is_told(call, person, project):
-    pipe = subprocess.PIPE
-    argv = [PROGRAM, "run", "--private", ".", "--name"]
-    command = ["--", "sh", "-c", "echo up; read x"]
-    with (
-        person.popen([*argv, "one", *command], cwd=project, stdin=pipe, stdout=pipe, text=True) as one,
-        person.popen([*argv, "two", *command], cwd=project, stdin=pipe, stdout=pipe, text=True) as two,
-    ):
-        assert one.stdout.readline() == two.stdout.readline() == "up\n"
+    for name in ("one", "two"):
+        call("create", name, "--private", ".", cwd=project, check=0)
+    locks = f"flock {person.state}/forks/one flock {person.state}/forks/two sh -c 'echo up; read x'"
+    with person.popen(["sh", "-c", locks], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "up\n"
         done = call("discard", "one", "two", "--yes")
         assert done.returncode == 125
-        assert "one is running" in done.stderr
-        assert "two is running" in done.stderr
-        one.communicate("x\n", timeout=60)
-        two.communicate("x\n", timeout=60)
+        assert "one is held" in done.stderr
+        assert "two is held" in done.stderr
+        other.communicate("x\n", timeout=60)
 
 
 def test_a_tar_file_is_whole_or_not_there(call, kept, person):

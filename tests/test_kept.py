@@ -399,3 +399,155 @@ def test_what_run_kept_is_refused_where_its_base_is_gone(kept):
     assert "base.gone" in done.stderr
     assert kept.record().activity.value == "idle"
     assert "a.txt" in kept("diff", "k", check=0).stdout
+
+
+# --- in the background -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_in_the_background(kept):
+    """It outlives who started it; its output, its status and its fork stay."""
+    script = "echo out; echo err >&2; while ! test -e go; do sleep 0.02; done; echo x > new; exit 6"
+    done = kept("run", "--detach", "--name", "k", "--private", ".", "--", "sh", "-c", script, check=0)
+    assert done.stdout == "k\n"
+    assert "log out" in done.stderr
+    rigs.wait_until(lambda: kept("logs", "k").stdout == "out\nerr\n")
+    command = json.loads(kept("ps", "k", "--json", check=0).stdout)["commands"][0]
+    assert (command["number"], command["running"], command["detached"]) == (1, True, True)
+    assert os.getsid(command["owner"]) == command["owner"]
+    assert [one["name"] for one in command["processes"]][:1] == ["sh"] or kept.how
+    follows = kept.start("logs", "k", "--follow", stdout=subprocess.PIPE, text=True)
+    waits = kept.start("wait", "k")
+    kept("exec", "k", "--", "touch", "go", check=0)
+    assert waits.wait(60) == 6
+    assert follows.communicate(timeout=60)[0] == "out\nerr\n"
+    assert kept("wait", "k", check=6).stdout == ""
+    assert json.loads(kept("wait", "k", "--json", check=6).stdout)["exit"] == 6
+    assert "new" in kept("diff", "k").stdout
+    rigs.wait_until(lambda: kept.record().activity.value == "idle")
+    assert "with 6" in kept("ps", "k").stdout
+
+
+def test_a_command_in_the_background_has_a_number(kept):
+    kept("create", "k", "--private", ".", check=0)
+    assert "policy.usage" in kept("exec", "--detach", "k", "--json", "--", "true", check=125).stderr
+    assert kept("exec", "--detach", "k", "--", "sh", "-c", "echo one; sleep 300", check=0).stdout == "1\n"
+    document = json.loads(kept("exec", "--detach", "--json", "k", "--", "sh", "-c", "echo two", check=0).stdout)
+    assert document["number"] == 2
+    kept("wait", "k", "2", check=0)
+    assert kept("logs", "k", check=0).stdout == "two\n"
+    rigs.wait_until(lambda: kept("logs", "k", "1").stdout == "one\n")
+    assert kept("stop", "k", "1", check=0).stdout.startswith("stopped 1  ")
+    kept("wait", "k", "1", check=143)
+    assert "fork.not-found" in kept("logs", "k", "9", check=125).stderr
+
+
+def test_what_cannot_begin_in_the_background_is_told_at_once(kept):
+    done = kept("run", "--detach", "--name", "k", "--private", ".", "--", "no-such-program", check=127)
+    assert "command.not-found" in done.stderr
+    assert rigs.left_in_state(kept.person.state) == []
+    kept("create", "k", "--private", ".", check=0)
+    kept("exec", "--detach", "k", "--", "no-such-program", check=127)
+    assert json.loads(kept("ps", "k", "--json").stdout)["commands"] == []
+    for words in (["--export", "x"], ["--result", "r"], ["--fd", "9"], ["--status-fd", "9"]):
+        assert "policy.usage" in kept("run", "--detach", *words, "--private", ".", "--", "true", check=125).stderr
+
+
+def test_a_run_in_the_background_that_is_thrown_away(kept):
+    kept("run", "--detach", "--rm", "--name", "k", "--private", ".", "--", "sh", "-c", "echo x > new", check=0)
+    rigs.wait_until(lambda: rigs.left_in_state(kept.person.state) == [])
+
+
+def test_the_owner_in_the_background_is_killed(kept):
+    kept("run", "--detach", "--name", "k", "--private", ".", "--", "sh", "-c", "echo $$ > pid; exec sleep 300", check=0)
+    rigs.wait_until(lambda: kept("exec", "k", "--", "test", "-s", "pid").returncode == 0)
+    pid = int(kept("exec", "k", "--", "cat", "pid").stdout)
+    os.kill(json.loads(kept("ps", "k", "--json").stdout)["commands"][0]["owner"], signal.SIGKILL)
+    rigs.wait_until(lambda: not rigs.is_alive(pid))
+    kept("wait", "k", check=125)
+    kept("recover")
+    kept("exec", "k", "--", "true", check=0)
+    assert "nobody saw" in kept("ps", "k").stdout
+
+
+# --- stop, suspend, ports --------------------------------------------------------------------------------------------
+
+
+def test_stop_asks_first_and_then_kills(kept):
+    kept("create", "k", "--private", ".", check=0)
+    asked = kept.waits(file="asked")
+    deaf = kept.start("exec", "k", "--", "sh", "-c", "trap '' TERM; echo x > deaf; while :; do sleep 300; done")
+    rigs.wait_until(lambda: kept("exec", "k", "--", "test", "-s", "deaf").returncode == 0)
+    document = json.loads(kept("stop", "k", "--time", "500ms", "--json", check=0).stdout)
+    assert sorted(one["killed"] for one in document["stopped"]) == [False, True]
+    assert (asked.wait(60), deaf.wait(60)) == (143, 137)
+    assert kept.record().activity.value == "idle"
+    assert "nothing runs" in kept("stop", "k", check=0).stderr
+
+
+def test_a_plain_run_is_waited_for_and_stopped(kept):
+    first = kept.start("run", "-q", "--name", "r", "--private", ".", "--", "sh", "-c", "echo x > f; exec sleep 300")
+    rigs.wait_until(lambda: "running" in kept("list").stdout)
+    waits = kept.start("wait", "r")
+    rigs.wait_until(lambda: kept("stop", "r").stdout.startswith("stopped r"))
+    assert (first.wait(60), waits.wait(60)) == (143, 143)
+
+
+@pytest.mark.rig("cgroup")
+def test_a_suspended_fork_does_nothing_until_it_goes_on(kept):
+    kept("create", "k", "--private", ".", check=0)
+    busy = kept.start("exec", "k", "--", "sh", "-c", "while :; do date >> f; sleep 0.01; done")
+    rigs.wait_until(lambda: kept("exec", "k", "--", "test", "-s", "f").returncode == 0)
+    kept("suspend", "k", check=0)
+    assert "frozen" in kept("list").stdout
+    assert "fork.busy" in kept("exec", "k", "--", "true", check=125).stderr
+    assert "fork.busy" in kept("suspend", "k", check=125).stderr
+    [place] = Path(kept.person.state, "pool").glob("*/k.0")
+    [file] = [path for path in (place / "tree/f", place / "upper/f") if path.exists()]
+    size = file.stat().st_size
+    assert "suspended" not in kept("ps", "k").stdout
+    assert file.stat().st_size == size
+    kept("resume", "k", check=0)
+    rigs.wait_until(lambda: file.stat().st_size > size)
+    kept("suspend", "k", check=0)
+    kept("stop", "k", check=0)
+    assert busy.wait(60) == 143
+    assert "fork.busy" in kept("resume", "k", check=125).stderr
+
+
+def test_discard_ends_what_runs(kept):
+    kept("create", "k", "--private", ".", check=0)
+    held = kept.waits()
+    assert "fork.confirm" in kept("discard", "k", check=2).stderr
+    kept("discard", "k", "--yes", check=0)
+    assert held.wait(60) == 143
+    assert rigs.left_in_state(kept.person.state) == []
+
+
+def test_ports_are_a_forks_own_and_stay(kept):
+    script = ["sh", "-c", "echo $WEB $API"]
+    for name in ("k", "other"):
+        kept("create", name, "--private", ".", "--port", "WEB", "--port", "API", check=0)
+    first, second = (kept("exec", name, "--", *script, check=0).stdout.split() for name in ("k", "other"))
+    assert len({*first, *second}) == 4
+    assert kept("exec", "k", "--", *script).stdout.split() == first
+    listens = "import os, socket; socket.create_server(('localhost', int(os.environ['WEB'])))"
+    kept("exec", "k", "--", sys.executable, "-c", listens, check=0)
+    ports = json.loads(kept("show", "k", "--json").stdout)["ports"]
+    assert ports == {"WEB": int(first[0]), "API": int(first[1])}
+    assert kept("run", "-q", "--port", "P", "--private", ".", "--", "sh", "-c", "echo $P").stdout.strip().isdigit()
+    for word in ("", "1A", "a-b", "HOSTFORK_X"):
+        assert "--port" in kept("create", "bad", "--private", ".", "--port", word, check=2).stderr
+
+
+@pytest.mark.parametrize("mode", [":live", ":copy"])
+def test_without_a_cgroup_nothing_is_suspended_and_all_is_stopped(user, hostfork, ext4_disk, mode):
+    project = os.path.join(ext4_disk.folder(user), "proj")
+    user.call(rigs.write_files, project, FILES)
+    kept = Kept(user, hostfork, project, delegated=False)
+    kept("create", "k", "--private", "." + mode, check=0)
+    held = kept.waits()
+    done = kept("suspend", "k", check=125)
+    assert "workload.cgroup" in done.stderr
+    kept("stop", "k", check=0)
+    assert held.wait(60) == 143
+    kept("discard", "k", "--yes", check=0)

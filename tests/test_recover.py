@@ -277,7 +277,7 @@ def test_a_sibling_does_not_end_with_a_dead_fork(hostfork, person, project):
         hostfork(person, "recover", check=0)
     assert lives(living["command_process"]["pid"])
     hostfork(person, "discard", "dead", "--yes", check=0)
-    assert "is running" in hostfork(person, "discard", "alive", "--yes", check=125).stderr
+    assert "is running" in hostfork(person, "export", "alive", "x", check=125).stderr
     os.kill(living["command_process"]["pid"], signal.SIGTERM)
     ended(other)
     assert other.returncode == 128 + signal.SIGTERM

@@ -52,6 +52,7 @@ def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
         base=options["base"],
         at=_from_caller(options["at"], base) if options["at"] else None,
         tags=tags_from(options.get("tag", ())),
+        ports=options["port"],
     )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "Make a fork that is there to be entered.",
     Example("hostfork create agent-1 --private ~/proj", "A private copy of a project; prints its name."),
     Example("hostfork exec agent-1 -- make test", "Run something in it, as often as you like."),
-    Example("hostfork create --private . --json", "With a name that is found, for a program."),
+    Example("hostfork create --private . --port PORT --json", "With a free port, for a program."),
     manual=Manual(
         about=(
             "Everything that `run` does up to the command: the same options, the same plan, the same refusals. What is "

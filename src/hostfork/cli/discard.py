@@ -11,6 +11,7 @@ from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import PREFIX, Output
 from hostfork.cli.verb import flag, fork_argument, verb
 from hostfork.errors import Code, ForkError, HostforkError, PolicyError
+from hostfork.vocabulary import Activity
 
 AnyFork = api.Fork | api.BrokenFork
 _LATER = "   its space comes back in the background"
@@ -25,8 +26,8 @@ _LATER = "   its space comes back in the background"
     manual=Manual(
         about=(
             "Removes forks with their changes, private storage and records. It says what will be lost and asks; "
-            "without a terminal it refuses, unless `--yes` says it beforehand. A fork whose command is running is not "
-            "removed. If one of the names is not there, nothing is done.",
+            "without a terminal it refuses, unless `--yes` says it beforehand. What runs in "
+            "a fork is ended first, as `stop` does. If one of the names is not there, nothing is done.",
         ),
         statuses=(("1", "the answer to the question was no"),),
         environment=LOOK,
@@ -84,7 +85,12 @@ def _loses(fork: AnyFork) -> bool:
     if isinstance(fork, api.BrokenFork):
         return True
     counts = fork.counts()
-    return counts is None or counts.total > 0
+    return counts is None or counts.total > 0 or _runs(fork)
+
+
+def _runs(fork: api.Fork) -> bool:
+    """Whether commands are in it, which end with it."""
+    return fork.activity in (Activity.RUNNING, Activity.FROZEN)
 
 
 def loss_lines(forks: list[AnyFork], output: Output) -> list[str]:
@@ -99,7 +105,8 @@ def _loss(fork: AnyFork, output: Output) -> str:
     counts, space = fork.counts(), fork.space()
     paths = ", ".join(output.err.path(path.written, 32) for path in fork.record.paths if path.mechanism)
     words = "changes that are not counted yet" if counts is None else counts_in_words(counts)
-    return f"{paths}{'  ' if paths else ''}{words}, {size(space.bytes)}"
+    runs = f"{fork.activity.value}, " if _runs(fork) else ""
+    return f"{paths}{'  ' if paths else ''}{runs}{words}, {size(space.bytes)}"
 
 
 def _tell_dry_run(output: Output, forks: list[AnyFork], lines: list[str]) -> None:
@@ -130,7 +137,8 @@ def _discard(output: Output, forks: list[AnyFork]) -> int:
     failed: HostforkError | None = None
     for fork in forks:
         try:
-            leftovers.extend(fork.discard())
+            running = not isinstance(fork, api.BrokenFork) and _runs(fork)
+            leftovers.extend(api.discard_running(fork.name) if running else fork.discard())
             done.append(fork.name)
         except HostforkError as error:
             if failed is not None:

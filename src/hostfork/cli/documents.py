@@ -174,6 +174,7 @@ def record(value: Record) -> Document:
         "name": value.name,
         "created": value.created,
         "ended": value.ended,
+        "parent": None if value.parent is None else value.parent.name,
         "disposition": value.disposition.value,
         **argv(value.command),
         **exact("cwd", value.cwd),
@@ -188,6 +189,9 @@ def record(value: Record) -> Document:
         "status": status(value.status) if value.status else None,
         "torn": value.torn,
         "storage_limit": value.storage_limit,
+        "lasting": value.lasting,
+        "holder": value.holder.pid if value.holder else None,
+        "ports": {text(name): number for name, number in value.ports},
         "paths": [_path_record(path) for path in value.paths],
     }
 

@@ -31,6 +31,10 @@ def enter(output: Output, name: str, command: tuple[str, ...], options: dict[str
                     f"hostfork exec {command[0]} … {name} -- COMMAND")  # fmt: skip
     request = _request(command, options)
     output.quiet = options["quiet"]
+    if options["detach"]:
+        from hostfork.cli.detaching import enter_detached
+
+        return enter_detached(output, name, request, options)
     if output.json:
         raise usage("--json: stdout is the command's", "--json", "--result FILE writes a document")
     if options["result"] is not None:

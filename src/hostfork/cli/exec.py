@@ -30,7 +30,7 @@ STATUSES = (
     "Run a command in a kept fork.",
     Example("hostfork exec agent-1 -- git status", "In the fork's view: same paths, its own content."),
     Example("hostfork exec --timeout 5m agent-1 -- make test", "Five minutes at most; others in the fork go on."),
-    Example("hostfork exec --cwd src agent-1 -- make", "In another folder."),
+    Example("hostfork exec --detach agent-1 -- sleep 1", "In the background; `hostfork logs agent-1` shows it."),
     manual=Manual(
         about=(
             "Any number of commands can be in one fork at once, and all of them see one view. Each has a cgroup of its "
@@ -45,9 +45,9 @@ STATUSES = (
         statuses=STATUSES,
         environment=tuple(ENVIRONMENT),
         files=STATE,
-        see=("create", "shell", "diff"),
+        see=("create", "shell", "ps", "logs", "stop"),
     ),
-    json="not for a command: stdout is its own; --result FILE",
+    json="with --detach: a JSON document on stdout",
 )
 @options(*ENTERING)
 @fork_argument()

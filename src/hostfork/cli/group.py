@@ -34,6 +34,7 @@ VERBS = {
     "checkpoint": "Keep what a fork holds now, to go back to.",
     "checkpoints": "Show a fork's checkpoints, or verify them.",
     "restore": "Make a fork what it was at a checkpoint.",
+    "branch": "Make a new fork that begins as another one is now.",
     "apply": "Bring a fork's changes to the host, all of them or none.",
     "undo": "Take back what an apply did to the host.",
     "discard": "Throw forks and their changes away.",

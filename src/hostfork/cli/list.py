@@ -11,6 +11,7 @@ from hostfork.cli.output import Output
 from hostfork.cli.verb import flag, verb
 from hostfork.lifecycle.record import Record
 from hostfork.storage.contract import Usage
+from hostfork.values import replace
 from hostfork.vocabulary import Access, Activity
 
 _HEAD = ("NAME", "STATE", "AGE", "PATHS", "CHANGES", "MEETS", "SPACE", "COMMAND")
@@ -75,7 +76,7 @@ def list_verb(output: Output, expired: bool) -> int:
         return 0
     rows = [
         row(
-            fork.record,
+            as_it_runs(fork),
             fork.activity,
             fork.age,
             fork.space(),
@@ -139,6 +140,17 @@ def _list_expired(output: Output) -> int:
         head, *lines = table([("NAME", "EXPIRED", "PATHS", "CHANGES", "SPACE", "WHY"), *rows])
         output.lines([output.out.paint(head, "dim"), *lines])
     return 0
+
+
+def as_it_runs(fork: api.Fork) -> Record:
+    """The record with what runs in the fork as its command, where that is entered: the last, and how many more."""
+    if not fork.record.lasting or fork.activity not in (Activity.RUNNING, Activity.FROZEN):
+        return fork.record
+    running = [one for one, _processes in fork.commands() if one.running]
+    if not running:
+        return fork.record
+    more = (f"+{len(running) - 1}",) if len(running) > 1 else ()
+    return replace(fork.record, command=(*running[-1].command, *more))
 
 
 def _changes(fork: api.Fork) -> str:

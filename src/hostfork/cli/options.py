@@ -165,6 +165,11 @@ CONTEXT = (
         "--freeze-cgroup", "PATH", "hold a cgroup's processes while they are taken", Completes.FOLDERS, rare=True,
         more="Its folder, or its name from the root such as `user.slice/db.scope`. hostfork must not be in it.",
     ),
+    _values(
+        "--port", "NAME", "a free port's number, as this variable", rare=True,
+        more="Found once for the fork and the same for every command in it; no other fork of yours is given it. Ports "
+             "are the host's: nothing holds it until the command listens.",
+    ),
     _value(
         "--timeout", "TIME", "end everything after 90, 90s, 5m, 1h; status 124",
         more="The command gets SIGTERM, and two seconds later everything is ended.",
@@ -189,6 +194,14 @@ TAG = _values(
 )  # fmt: skip
 """Of every verb whose use is logged."""
 
+DETACH = _flag(
+    "--detach", help="run in the background; `logs` shows its output", rare=True,
+    more="It has no terminal and reads nothing, and does not end with the terminal from which it was started: it has a "
+         "session of its own, and a scope of your systemd manager's where there is one. What is printed says whether "
+         "it goes on after you log out. `logs`, `wait`, `stop` and `ps` work with it by the fork's name, which is kept "
+         "with its output (with `--rm` only until the command ends).",
+)  # fmt: skip
+
 ENDING = (
     _value(
         "--name", "NAME", "the fork's name, else one is found",
@@ -207,6 +220,7 @@ ENDING = (
              "failure from hostfork's.",
     ),
     TAG,
+    DETACH,
     _value("--status-fd", "N", "write what happens there, a JSON object a line", rare=True),
     _flag("-v", "--verbose", help="say first what was chosen"),
     _flag("-q", "--quiet", help="say nothing but errors"),
@@ -214,11 +228,17 @@ ENDING = (
 )  # fmt: skip
 """What becomes of a run, and what is said about it."""
 
+GRACE = _value(
+    "--time", "TIME", "how long to wait for it to end by itself: 10s",
+    more="As for `--timeout`: 90, 90s, 5m, 1h; 0 kills at once.",
+)
+"""Of `stop`."""
+
 _QUIET = _flag("-q", "--quiet", help="say nothing but errors")
 
 ENTERING = (
     *(option for option in CONTEXT if option.key in ("cwd", "env", "env_file", "clear_env", "fd", "timeout")),
-    *(option for option in ENDING if option.key in ("result", "tag", "status_fd")),
+    *(option for option in ENDING if option.key in ("result", "tag", "detach", "status_fd")),
     _QUIET,
 )  # fmt: skip
 """Of a command in a kept fork."""

@@ -58,7 +58,7 @@ _MANUAL = Manual(
         "With the home folder read-only, and a file that tells a program how it went.",
     ),
     manual=_MANUAL,
-    json="with --dry-run: the plan as a JSON document",
+    json="with --dry-run or --detach: a JSON document",
 )
 @options(*RULES, *CONTEXT, *ENDING)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…", shell_complete=candidates.files)

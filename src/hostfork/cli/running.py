@@ -37,10 +37,14 @@ def run(output: Output, command: tuple[str, ...], options: dict[str, Any]) -> in
         return show_plan(output, api.plan(request))
     if not command:
         raise usage("no command to run", "COMMAND", "hostfork run --private . -- make test")
-    if output.json:
+    if output.json and not options["detach"]:
         raise usage("--json: stdout is the command's", "--json",
                     "--result FILE writes the same document; --dry-run --json shows the plan")  # fmt: skip
     output.quiet = options["quiet"]
+    if options["detach"]:
+        from hostfork.cli.detaching import run_detached
+
+        return run_detached(output, request, options)
     if options["result"] is not None:
         check_result(options["result"])
     number = None if options["status_fd"] is None else descriptor("--status-fd", options["status_fd"])

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     ),
     json="not for a shell: stdout is its own",
 )
-@options(*ENTERING)
+@options(*(option for option in ENTERING if option.key != "detach"))
 @fork_argument()
 def shell_verb(output: Output, fork: str, **given: Any) -> int:
     """Open it, and give its own status."""
-    return enter(output, fork, (os.environ.get("SHELL") or "/bin/sh",), given)
+    return enter(output, fork, (os.environ.get("SHELL") or "/bin/sh",), {**given, "detach": False})

@@ -62,14 +62,19 @@ def show_verb(output: Output, fork: str, receipt: bool) -> int:
     goes = _goes(found, output)
     if output.json:
         from hostfork.cli import documents, keeping
+        from hostfork.cli.ps import document as command_document
 
         document = keeping.kept(documents.observed(record, activity.value, found.age, space, counts), found)
         document["goes"] = keeping.known_moment(goes)
         document["processes"] = documents.processes(found.processes())
+        document["commands"] = [command_document(*one) for one in found.commands()]
         output.document(documents.answer(document))
     else:
         keep = keep_in_words(found.pinned, found.last_use, goes) if activity is Activity.IDLE else ""
-        output.lines(show_lines(record, activity, found.age, space, counts, output.out, found.processes(), keep))
+        running = tuple(one for one, _processes in found.commands() if one.number and one.running)
+        output.lines(
+            show_lines(record, activity, found.age, space, counts, output.out, found.processes(), keep, running)
+        )
     return 0
 
 
@@ -91,7 +96,7 @@ def keep_in_words(pinned: bool, last_use: float, goes: float | None) -> str:
 
 def show_lines(
     record: Record, activity: Activity, seconds: float, space: Usage, counts: Counts | None, look: Look,
-    processes: Sequence[ForkProcess] = (), keep: str = "",
+    processes: Sequence[ForkProcess] = (), keep: str = "", running: Sequence[api.ForkCommand] = (),
 ) -> list[str]:  # fmt: skip
     """A fork for people."""
     facts = [
@@ -104,6 +109,11 @@ def show_lines(
         ("made", f"{age(seconds)} ago, {record.created}"),
         ("ended", ended_in_words(record.status, record.ended)),
         ("kept", keep),
+        *(
+            ("" if index else "runs", f"{one.number:<8} {command_in_words(one.command)}")
+            for index, one in enumerate(running)
+        ),
+        ("ports", " ".join(f"{harmless(name)}={number}" for name, number in record.ports)),
         *(
             ("" if index else "processes", f"{one.pid:<8} {harmless(one.name)}  {size(one.memory)}")
             for index, one in enumerate(processes)
@@ -169,7 +179,10 @@ def ended_in_words(status: Status | None, when: str | None) -> str:
 
 
 def _processes(record: Record) -> str:
-    known = (("owner", record.owner), ("keeper", record.keeper), ("command", record.command_process))
+    known = (
+        ("owner", record.owner), ("keeper", record.keeper), ("command", record.command_process),
+        ("holder", record.holder),
+    )  # fmt: skip
     return ", ".join(f"{name} {identity.pid}" for name, identity in known if identity and identity.alive())
 
 

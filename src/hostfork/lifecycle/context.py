@@ -12,7 +12,7 @@ from hostfork.helper.syscalls import is_ignored
 from hostfork.lifecycle.record import Who
 from hostfork.lifecycle.request import Request
 from hostfork.policy.rules import Environment
-from hostfork.values import frozen
+from hostfork.values import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,6 +81,13 @@ def command_context(
         ignored=tuple(sorted(caller.ignored)),
         descriptors=request.descriptors,
     )
+
+
+def with_ports(changes: Environment, ports: tuple[tuple[str, int], ...]) -> Environment:
+    """The changes to the environment with a fork's ports; what somebody sets himself counts."""
+    if not ports:
+        return changes
+    return replace(changes, variables=(*((name, str(number)) for name, number in ports), *changes.variables))
 
 
 def check_descriptors(descriptors: tuple[int, ...]) -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 from hostfork.errors import Code, WorkloadError
 from hostfork.helper.protocol import SCHEMA, ViewPlan
 from hostfork.lifecycle import changes, entries, events, holding
-from hostfork.lifecycle.context import Caller, check_descriptors, command_context
+from hostfork.lifecycle.context import Caller, check_descriptors, command_context, with_ports
 from hostfork.lifecycle.entries import Entry
 from hostfork.lifecycle.glance import ViewTerms, terms_of
 from hostfork.lifecycle.holding import InView
@@ -187,10 +187,8 @@ class Visit:
             root, start = changes.relocated(record)
             cwd = start if self._request.cwd is None else cwd
         own = rules.environment
-        environment = Environment(
-            terms.environment.clear or own.clear, (*terms.environment.variables, *_ports(record), *own.variables)
-        )
-        request = replace(self._request, command=self._request.command)
+        known = with_ports(terms.environment, record.ports)
+        environment = Environment(known.clear or own.clear, (*known.variables, *own.variables))
         limit = terms.timeout if rules.timeout is None else rules.timeout
         return ViewPlan(
             schema=SCHEMA,
@@ -201,7 +199,7 @@ class Visit:
             attaches=(),
             cgroup=record.cgroup is not None,
             owner=os.getpid(),
-            context=command_context(request, environment, caller, cwd, marks(record), root),
+            context=command_context(self._request, environment, caller, cwd, marks(record), root),
             limit=limit or 0.0,
             meter=self._meter is not None,
             enters=True,
@@ -251,7 +249,3 @@ def working_folder(record: Record, asked: str | None) -> str:
         return os.path.normpath(os.path.join(here, asked))
     inside = any(here == path.path or here.startswith(path.path + "/") for path in changes.private_paths(record))
     return here if inside else record.cwd
-
-
-def _ports(record: Record) -> tuple[tuple[str, str], ...]:
-    return tuple((name, str(number)) for name, number in record.ports)

@@ -15,6 +15,7 @@ from hostfork.errors import Code, ForkError, WorkloadError
 from hostfork.helper.protocol import SCHEMA, Context, Identity, Overlay, ViewPlan
 from hostfork.lifecycle import bases, changes, entries
 from hostfork.lifecycle.glance import record_of
+from hostfork.lifecycle.moments import must_not_be_restoring
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import PathRecord, Record, must_be_open, observed_activity
 from hostfork.lifecycle.release import end_writers, marks, places
@@ -22,7 +23,7 @@ from hostfork.lifecycle.request import Request
 from hostfork.lifecycle.store import ForkFolder, now
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
-from hostfork.storage.contract import Delta
+from hostfork.storage.contract import Delta, Layer
 from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access, Activity, Disposition
 from hostfork.workload import seat
@@ -61,6 +62,8 @@ def come_in(folder: ForkFolder) -> InView:
         if folder.lock():
             record = settle(folder, folder.load())
             must_be_open(record, "entered")
+            if os.path.exists(folder.file("restoring")):
+                must_not_be_restoring(folder)
             return _build(folder, record)
         if not folder.exists():
             raise ForkError(Code.FORK_NOT_FOUND, f"there is no fork called {folder.name}", hint="hostfork list")
@@ -145,7 +148,8 @@ def _build(folder: ForkFolder, record: Record) -> InView:
     """Build the view, and be the first in it. What fails leaves the fork as it was."""
     from hostfork.lifecycle.terms import Terms
 
-    helper = Helper.spawn()
+    # Others come into the view from elsewhere: it does not go with the terminal of the first.
+    helper = Helper.spawn(apart=True)
     listener = descriptor = -1
     started = False
     try:
@@ -193,7 +197,7 @@ def _enterable(folder: ForkFolder, record: Record) -> Record:
 
             refill(folder, record, path)
     live = _live(record)
-    if any(os.listdir(changes.delta_of(changes.content_of(record, path))) for path in live):
+    if any(_has_changed(record, path) for path in live):
         for path in live:
             changes.must_be_unchanged(folder, record, path)
     elif live:
@@ -204,6 +208,12 @@ def _enterable(folder: ForkFolder, record: Record) -> Record:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(folder.file(changes.CHANGES_FILE))  # commands change more
     return replace(record, lasting=True)
+
+
+def _has_changed(record: Record, path: PathRecord) -> bool:
+    """Whether anything lies over the host's content, be it only in the layers of a branch."""
+    content = changes.content_of(record, path)
+    return bool(os.listdir(changes.delta_of(content))) or (isinstance(content, Layer) and len(content.lowers) > 1)
 
 
 def _live(record: Record) -> list[PathRecord]:

@@ -12,7 +12,7 @@ from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, CommandError, HostforkError, WorkloadError
 from hostfork.helper.protocol import SCHEMA, Identity, ViewPlan
 from hostfork.lifecycle import bases, changes, events
-from hostfork.lifecycle.context import Caller, command_context
+from hostfork.lifecycle.context import Caller, command_context, with_ports
 from hostfork.lifecycle.prepare import Tell, new_record, prepare
 from hostfork.lifecycle.probes import Probes
 from hostfork.lifecycle.record import Outcome, PathOutcome, Record, Status
@@ -174,11 +174,9 @@ class LiveFork:
     def rest(self) -> Record:
         """Nothing runs in it now: it is kept as it is, to be entered. Its storage stays whole."""
         from hostfork.lifecycle import uses
-        from hostfork.lifecycle.terms import Terms
 
         self._probes.close(_PATIENCE)
-        self._probes.save(self._folder)
-        Terms.of(self._plan).save(self._folder)
+        self._note_terms()
         self._record = self._folder.advance(self.record, Activity.IDLE, durable=True, keeper=None, lasting=True)
         uses.begin(self._folder.path)
         self._folder.note("kept")
@@ -187,6 +185,7 @@ class LiveFork:
 
     def watch(self, signals: SignalSource | None) -> None:
         """Wait for the command's end."""
+        self._note_terms()  # now, when nobody waits for it: the fork may be branched while it runs
         namespace = self.record.mount_namespace if self.record.same_paths else None
         self._exit = watch(self._keeper().channel, signals, self.record.cgroup, namespace)
         if signals is not None:
@@ -247,11 +246,8 @@ class LiveFork:
     def _keep(self, found: dict[str, Changeset]) -> None:
         """What is kept is evidence: on disk before anything is given up. `kept` is noted once the view is closed."""
         from hostfork.lifecycle import audit
-        from hostfork.lifecycle.terms import Terms
 
-        Terms.of(self._plan).save(self._folder)
-        self._probes.save(self._folder)
-
+        self._note_terms()
         self._record = changes.check_sources(self.record, found, self._probes, self._warn)
         found = bases.remember(self._folder, self.record, found, self._probes)
         changes.store_changes(self._folder, changes.joined(found))
@@ -261,6 +257,13 @@ class LiveFork:
         ignored = changes.only_ignored(found)
         self._record = self._folder.advance(self.record, Activity.IDLE, durable=True, ignored_only=ignored)
         changes.reduce_storage(self.record, found)
+
+    def _note_terms(self) -> None:
+        """Write down on which terms it can be entered later."""
+        from hostfork.lifecycle.terms import Terms
+
+        Terms.of(self._plan).save(self._folder)
+        self._probes.save(self._folder)
 
     def _warn(self, sentence: str) -> None:
         self._tell(events.Warned(sentence))
@@ -289,6 +292,7 @@ class LiveFork:
 
     def _view(self, caller: Caller) -> ViewPlan:
         cwd, root = self.record.cwd, None
+        environment = with_ports(self._plan.environment, self.record.ports)
         if not self._plan.same_paths:
             root, cwd = changes.relocated(self.record)
         return ViewPlan(
@@ -300,7 +304,7 @@ class LiveFork:
             attaches=attaches(self._plan, self.record, self._folder) if self._plan.same_paths else (),
             cgroup=self._plan.cgroup_parent is not None,
             owner=os.getpid(),
-            context=command_context(self._request, self._plan.environment, caller, cwd, marks(self.record), root),
+            context=command_context(self._request, environment, caller, cwd, marks(self.record), root),
             limit=self._plan.timeout or 0.0,
             meter=self._meter is not None,
         )

@@ -15,6 +15,7 @@ from hostfork.lifecycle.record import SCHEMA, Asked, Host, PathRecord, Record
 from hostfork.lifecycle.request import Request
 from hostfork.lifecycle.store import ForkFolder, as_fork_error, now, plain
 from hostfork.policy.plan import PathPlan, Plan
+from hostfork.policy.repository import head_of, repository_of
 from hostfork.storage import scratch
 from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Offer, Prepared, Source
@@ -57,6 +58,7 @@ def new_record(fork: ForkFolder, plan: Plan, request: Request, cwd: str) -> Reco
         storage_limit=plan.storage_limit,
         id=os.urandom(6).hex(),
         by=who(request.tags),
+        ports=free_ports_for(fork, request.ports),
         asked=_asked(plan),
         made_on=Host(os.uname().nodename, os.uname().release, __version__),
     )
@@ -75,6 +77,15 @@ def _asked(plan: Plan) -> Asked:
     said = replace(policy, name="", description="", rules=rules, endpoints=ends)
     digest = blake2b(dumps(plain(said)).encode("ascii"), digest_size=16).hexdigest()
     return Asked(digest, policy.requires, policy.approval, policy.trusted)
+
+
+def free_ports_for(fork: ForkFolder, names: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """A free port of the fork's own for each of these variables."""
+    if not names:
+        return ()
+    from hostfork.lifecycle.ports import free_ports
+
+    return free_ports(os.path.dirname(fork.path), names)
 
 
 def prepare(fork: ForkFolder, record: Record, plan: Plan, tell: Tell) -> Record:
@@ -218,6 +229,8 @@ def _path_record(path: PathPlan, key: str) -> PathRecord:
             source_changed=SourceChanged.IRRELEVANT,
         )  # fmt: skip
     guarantee = path.offer.guarantees.guarantee
+    # what starts from a baseline has the commit of that, which may be another one
+    repository = repository_of(path.path) if path.line is None else None
     return PathRecord(
         path.access,
         path.path,
@@ -231,4 +244,6 @@ def _path_record(path: PathPlan, key: str) -> PathRecord:
         line=path.line,
         base_content=path.offer.guarantees.base_content,
         source_changed=SourceChanged.NOT_CHECKED if guarantee.depends_on_source else SourceChanged.IRRELEVANT,
+        in_repository=None if repository is None else repository.top,
+        head=None if repository is None else head_of(repository),
     )

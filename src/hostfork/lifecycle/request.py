@@ -34,6 +34,7 @@ class Request:
     `cwd` None is the caller's. `descriptors` above 2 stay open in the command. `relocated`: no namespaces, the copy
     lies at another path. `export`: an empty or new folder for the final content. `base`: a baseline by its name or a
     unique beginning, whose folders are private at their own paths, or at `at`, which is for one that has a single one.
+    `ports`: variables, each of which gets the number of a port that is free.
     `tags` go into the fork's record and log.
     """
 
@@ -50,3 +51,4 @@ class Request:
     base: str | None = None
     at: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
+    ports: tuple[str, ...] = ()

@@ -52,8 +52,11 @@ class Helper:
         """Told why it takes longer than a person expects."""
 
     @classmethod
-    def spawn(cls) -> Helper:
-        """Start it with an explicit environment; a scope for it may be on its way. Raises ViewError `view.helper`."""
+    def spawn(cls, *, apart: bool = False) -> Helper:
+        """Start it with an explicit environment; a scope for it may be on its way. Raises ViewError `view.helper`.
+
+        `apart`: in one of its own also where the caller's would do, for it is not to end with what that is for.
+        """
         if not sys.executable:
             raise ViewError(Code.VIEW_HELPER, "this program does not know its Python interpreter")
         try:
@@ -63,22 +66,22 @@ class Helper:
             raise ViewError(
                 Code.VIEW_HELPER, f"{path} cannot be started", path=path, errno=error.errno, hint="hostfork doctor"
             ) from error
-        return cls.of(pid, channel)
+        return cls.of(pid, channel, apart)
 
     @classmethod
-    def of(cls, pid: int, channel: int) -> Helper:
+    def of(cls, pid: int, channel: int, apart: bool = False) -> Helper:
         """A helper that was just started, by its pid and our end of the channel."""
         helper = cls(pid, Channel(channel))
         try:
-            helper._ask_for_scope()
+            helper._ask_for_scope(apart)
         except BaseException:
             helper.abandon()
             raise
         return helper
 
-    def _ask_for_scope(self) -> None:
+    def _ask_for_scope(self, apart: bool) -> None:
         """An ordinary user whose own cgroup is root's asks their systemd manager, where one runs."""
-        if os.geteuid() == 0:
+        if os.geteuid() == 0 and not apart:
             return
         from hostfork.workload.scope import ScopeRequest, manager_socket
 
@@ -88,7 +91,7 @@ class Helper:
         from hostfork.workload.cgroup import find_place
 
         self._place = find_place()
-        if self._place.parent is None:
+        if self._place.parent is None or apart:
             self._scope = ScopeRequest(manager, self.pid)
 
     def place(self) -> Place:

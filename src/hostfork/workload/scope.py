@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 
+from hostfork.values import frozen
 from hostfork.workload import bus
 from hostfork.workload.identity import stat_fields
 
@@ -85,6 +86,63 @@ class ScopeRequest:
                 _job, unit, result = (message.body.string() for _ in range(3))
                 if unit == self.unit:
                     return "" if result == "done" else f"this user's systemd manager gives no scope: its job {result}"
+
+
+@frozen
+class Survival:
+    """Whether what runs in the background goes on after its user has logged out, and why, as a clause."""
+
+    survives: bool
+    reason: str
+
+
+def leave_terminal(late: Callable[[str], None] | None = None) -> Survival:
+    """Put this process into a scope of its own, where a systemd manager gives one; what it starts is there too."""
+    manager = manager_socket()
+    if manager is not None:
+        request = ScopeRequest(manager, os.getpid())
+        try:
+            why = request.wait(late)
+        finally:
+            request.close()
+        if not why:
+            return _in_manager()
+    if not os.path.isdir("/run/systemd/system"):
+        return Survival(True, "nothing here ends what a user leaves running")
+    if os.geteuid() == 0:
+        return Survival(True, "logind leaves root's processes alone unless it is told otherwise")
+    if _kills_at_logout():
+        return Survival(False, "logind ends a user's processes here (KillUserProcesses)")
+    return Survival(True, "logind leaves a user's processes alone here")
+
+
+def _in_manager() -> Survival:
+    import pwd
+
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        name = ""
+    if name and os.path.exists(f"/var/lib/systemd/linger/{name}"):
+        return Survival(True, "your systemd manager stays (lingering is on)")
+    return Survival(False, "your systemd manager ends with your last session; loginctl enable-linger keeps it")
+
+
+def _kills_at_logout() -> bool:
+    """logind.conf(5), where it says so; its default is no."""
+    import glob
+
+    found = False
+    for path in ("/etc/systemd/logind.conf", *sorted(glob.glob("/etc/systemd/logind.conf.d/*.conf"))):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    name, _, value = line.partition("=")
+                    if name.strip() == "KillUserProcesses":
+                        found = value.strip().lower() in ("yes", "true", "on", "1")
+        except OSError:
+            continue
+    return found
 
 
 def _be_late(manager: int, late: Callable[[str], None] | None) -> None:
