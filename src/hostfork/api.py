@@ -22,17 +22,17 @@ from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
-    "Applied", "Baseline", "BrokenFork", "Caller", "Checkpoint", "Choice", "Collected", "Detached", "Entry",
+    "Applied", "Baseline", "Branched", "BrokenFork", "Caller", "Checkpoint", "Choice", "Collected", "Detached", "Entry",
     "Expired", "ExportForm", "Fork", "ForkCommand", "ForkProcess", "Holder", "Keep", "KeepRules", "Log",
     "MadeBaseline", "MadeCheckpoint", "Meeting", "Origin", "OriginKind", "Outcome", "Overview", "Plan", "Policy",
     "PoolUse", "Receipt", "Reclaiming", "Record", "Recovered", "Request", "Restored", "RuleOptions", "SignalSource",
     "Stopped", "Undone", "VerifiedBaseline", "apply", "approve", "baseline", "baseline_names", "baseline_stored",
-    "baseline_usage", "baseline_users", "baselines", "branch", "checkpoint", "checkpoint_names", "checkpoints", "commit",
-    "create", "create_baseline", "create_baseline_from", "discard_running", "enter", "enter_detached", "entries", "expired",
-    "fork_names", "gc", "gc_in_background", "kept_bytes", "log_of", "logs", "meets", "plan", "policies", "policy",
-    "policy_text", "read_log", "reclaiming", "recover", "refresh_baseline", "remove_baseline", "restore", "resume",
-    "run", "run_detached", "seal", "settle_applies", "stop", "suspend", "undo", "unseal", "usage",
-    "verifiable_baselines", "verify_baseline", "wait", "without_password",
+    "baseline_usage", "baseline_users", "baselines", "branch", "checkpoint", "checkpoint_names", "checkpoints",
+    "commit", "create", "create_baseline", "create_baseline_from", "discard_running", "enter", "enter_detached",
+    "entries", "expired", "fork_names", "gc", "gc_in_background", "kept_bytes", "log_of", "logs", "meets", "plan",
+    "policies", "policy", "policy_text", "read_log", "reclaiming", "recover", "refresh_baseline", "remove_baseline",
+    "restore", "resume", "run", "run_detached", "seal", "settle_applies", "stop", "suspend", "undo", "unseal",
+    "usage", "verifiable_baselines", "verify_baseline", "wait", "without_password",
 ]  # fmt: skip
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from hostfork.lifecycle.audit import read as read_log
     from hostfork.lifecycle.baselines import Made as MadeBaseline
     from hostfork.lifecycle.baselines import Removed as RemovedBaseline
-    from hostfork.lifecycle.branches import Branched
+    from hostfork.lifecycle.branches import Branched, branch
     from hostfork.lifecycle.checkpoints import Made as MadeCheckpoint
     from hostfork.lifecycle.committing import commit
     from hostfork.lifecycle.config import KeepRules
@@ -69,11 +69,13 @@ if TYPE_CHECKING:
     from hostfork.storage.contract import Usage
     from hostfork.vocabulary import OriginKind
 
+    Tags = Sequence[tuple[str, str]]
+
 _LATER = {
     "Applied": "apply.values", "Choice": "apply.values", "Undone": "apply.values",
     "apply": "lifecycle.applying", "undo": "lifecycle.undoing", "settle_applies": "lifecycle.settling",
     "Checkpoint": "lifecycle.moments", "MadeCheckpoint": "lifecycle.checkpoints:Made",
-    "Restored": "lifecycle.restoring", "Branched": "lifecycle.branches",
+    "Restored": "lifecycle.restoring", "Branched": "lifecycle.branches", "branch": "lifecycle.branches",
     "BrokenFork": "lifecycle.fork", "Fork": "lifecycle.fork", "Expired": "lifecycle.expired",
     "Collected": "lifecycle.expiry", "KeepRules": "lifecycle.config", "Holder": "lifecycle.usage",
     "Overview": "lifecycle.usage", "PoolUse": "lifecycle.usage", "Baseline": "baseline.catalog",
@@ -227,19 +229,6 @@ def kept_bytes() -> tuple[int, int]:
     from hostfork.lifecycle.uses import total_known
 
     return total_known(Store(state_folder()))
-
-
-def branch(name: str, new: str | None = None, tags: Tags = ()) -> Branched:
-    """Make a fork whose base is what another one, running or not, holds now; `new` None finds it a name.
-
-    Raises HostforkError; then there is none.
-    """
-    from hostfork.lifecycle.branches import branch as branch_fork
-    from hostfork.lifecycle.store import Store, state_folder
-
-    store = Store(state_folder())
-    with store.find(name) as fork:
-        return branch_fork(store, fork, new, tags)
 
 
 def checkpoint(name: str, message: str = "") -> MadeCheckpoint:

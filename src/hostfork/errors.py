@@ -95,6 +95,7 @@ class Code(Enum):
     APPLY_BLOCKED = ("apply.blocked", "something of the host cannot be replaced")
     APPLY_FAILED = ("apply.failed", "the kernel refused a step of applying or undoing; all was put back")
     APPLY_STUCK = ("apply.stuck", "an apply that was broken off could not be put back whole yet")
+    APPLY_COMMIT = ("apply.commit", "a commit of a fork's content cannot be made")
     APPLY_NOT_FOUND = ("apply.not-found", "there is nothing to undo of that name")
     # hostfork itself
     INTERNAL_FAULT = ("internal.fault", "hostfork met something that it does not handle")

@@ -13,8 +13,9 @@ from hostfork.cli.applied import applied_document, applied_lines, conflict_lines
 from hostfork.cli.confirm import confirmed
 from hostfork.cli.look import harmless
 from hostfork.cli.manual import APPLIES, LOOK, STATE, Example, Manual
+from hostfork.cli.options import TAG
 from hostfork.cli.output import PREFIX, Output
-from hostfork.cli.verb import TableOption, absolute, flag, fork_argument, verb
+from hostfork.cli.verb import TableOption, absolute, flag, fork_argument, options, verb
 from hostfork.errors import Code, CollectError, PolicyError
 
 _WORDS = {one.value: one for one in OnConflict}
@@ -65,14 +66,31 @@ _WORDS = {one.value: one for one in OnConflict}
     "--patch-only", cls=TableOption, metavar="FILE", shell_complete=candidates.files,
     help="write the patch to a new FILE, and nothing to the host",
 )  # fmt: skip
+@click.option(
+    "--as-commit", cls=TableOption, metavar="MESSAGE",
+    help="write a commit on a new branch instead, and nothing to the host's files",
+    more="It follows the commit that the host's work tree was at when the fork was made, and holds what the fork holds "
+         "at last, but for what git ignores. Work tree, index and HEAD stay as they are. A trailer names the receipt.",
+)  # fmt: skip
+@click.option(
+    "--branch", cls=TableOption, metavar="NAME", rare=True, help="its branch, which must be new; else hostfork/FORK",
+)  # fmt: skip
+@options(TAG)
 @flag("--yes", "-y", help="do not ask")
 def apply_verb(
     output: Output, fork: str, paths: tuple[str, ...], dry_run: bool, on_conflict: tuple[str, ...], ignored: bool,
-    special: bool, allow_active: bool, patch_only: str | None, yes: bool,
+    special: bool, allow_active: bool, patch_only: str | None, as_commit: str | None, branch: str | None,
+    tag: tuple[str, ...], yes: bool,
 ) -> int:  # fmt: skip
     """Apply; 1 where something is in the way."""
     found = api.Fork.open(fork)
     asked = tuple(absolute(path) for path in paths)
+    if as_commit is not None or branch is not None:
+        from hostfork.cli.committed import write_commit
+
+        given = {"--dry-run": dry_run, "--on-conflict": on_conflict, "--ignored": ignored, "--special": special,
+                 "--patch-only": patch_only}  # fmt: skip
+        return write_commit(output, found, as_commit, branch, asked, tag, [name for name in given if given[name]])
     if patch_only is not None:
         return _write_patch(output, found, asked, ignored, patch_only)
     real = tuple(dict.fromkeys((*asked, *(os.path.realpath(path) for path in asked))))

@@ -348,6 +348,12 @@ TROUBLES = {
         "message says.",
         "look at what is kept there, and put it where it belongs by hand",
     ),
+    Code.APPLY_COMMIT: _trouble(
+        "A branch of that name is there, no private path lies in a git work tree or several do, the commit that the "
+        "fork started from is gone, or git refused; its words are below the message. The repository is as it was.",
+        "`--branch NAME` names another branch",
+        "`hostfork apply FORK` needs no git, and `hostfork diff FORK --patch` is a patch for `git apply`",
+    ),
     Code.APPLY_NOT_FOUND: _trouble(
         "Nothing was applied of that fork, it was undone already, or the days are over for which what an apply "
         "displaced is kept.",

@@ -94,6 +94,25 @@ def whole_tree(fork: ForkFolder, record: Record, path: PathRecord, changeset: Ch
     return collect.export_tree(base, delta, part, path.path, path.omit, tree, whole, manifest, special=True)
 
 
+def tree_for_git(fork: ForkFolder, record: Record, path: PathRecord, changeset: Changeset, destination: str) -> None:
+    """Write what one private path finally contains, without the repository itself in it, to a new folder of ours.
+
+    A private file comes to lie in it under its own name. Raises CollectError `base.gone`, `collect.failed`.
+    """
+    content = changes.content_of(record, path)
+    git = os.path.join(path.path, ".git")
+    some = tuple(
+        one
+        for one in changes.part_of(changeset, path).changes
+        if one.path != git and not one.path.startswith(git + "/")
+    )
+    base, manifest = _whole_base(fork, record.pool, path, content)
+    whole = isinstance(content, FullTree)
+    collect.export_tree(
+        base, changes.delta_of(content), Changeset(some), path.path, (*path.omit, ".git"), destination, whole, manifest
+    )
+
+
 def _whole_base(fork: ForkFolder, pool: str, path: PathRecord, content: Content) -> tuple[Base, StatManifest | None]:
     """Where the base is, and the manifest that lists all of it. Of a live fork only the changed paths are known: the
     rest shows through."""

@@ -139,6 +139,10 @@ class PathRecord:
     """When it was taken, from and until, seconds of the clock: several paths are never one instant."""
     skipped: tuple[str, ...] = ()
     """Relative paths that the user cannot read; they are in `omit` too: stand-ins are there, and are not collected."""
+    in_repository: str | None = None
+    """The top of the git work tree that it lies in."""
+    head: str | None = None
+    """The commit that this work tree was at."""
     lost: tuple[Lost, ...] = ()
     """What copies, the first hundred such, could not keep of their originals."""
 
@@ -167,6 +171,14 @@ class Status:
     timed_out: bool = False
     storage_limited: bool = False
     error: Problem | None = None
+
+
+@frozen
+class Parent:
+    """The fork that a branch is of, by its name and what tells it from another one of that name."""
+
+    name: str
+    id: str
 
 
 @frozen
@@ -215,6 +227,8 @@ class Record:
     """Made to be entered: kept whatever it holds, its storage whole, until it is discarded or expires."""
     holder: ProcessIdentity | None = None
     """Who holds the view while it is entered; each command in it has an owner and a keeper of its own."""
+    parent: Parent | None = None
+    """Of a branch: what that one held was its base. It may be gone, and is no part of it."""
     ports: tuple[tuple[str, int], ...] = ()
     """Ports that were free when it was made, by the variable that tells each to its commands."""
 
