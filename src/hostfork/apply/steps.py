@@ -64,7 +64,8 @@ class Field(NamedTuple):
 class Step(NamedTuple):
     """One name. `number` is what its entry in the stage is called. `old` and `new`: what stands there, () for nothing.
 
-    Of a CHANGE `old` is the one entry before it, and `fields` what becomes of it.
+    Of a CHANGE `old` is the one entry before it, and `fields` what becomes of it. `original`: what `old` was before it
+    was copied for undo, where it was.
     """
 
     number: int
@@ -75,6 +76,7 @@ class Step(NamedTuple):
     old: Rows
     new: Rows
     fields: tuple[Field, ...] = ()
+    original: Rows = ()
 
     @property
     def slot(self) -> str:
@@ -104,6 +106,7 @@ class Plan(NamedTuple):
                 [
                     step.number, step.move.value, step.target, step.name, step.stage, step.old, step.new,
                     [[field.name, _plain(field.old), _plain(field.new)] for field in step.fields],
+                    step.original,
                 ]
                 for step in self.steps
             ],
@@ -120,8 +123,9 @@ class Plan(NamedTuple):
                 Step(
                     number, Move(move), target, name, stage, rows_from(old), rows_from(new),
                     tuple(Field(field, _value(before), _value(after)) for field, before, after in fields),
+                    rows_from(original),
                 )
-                for number, move, target, name, stage, old, new, fields in value["steps"]
+                for number, move, target, name, stage, old, new, fields, original in value["steps"]
             ),
         )  # fmt: skip
 

@@ -90,6 +90,8 @@ class ThreeWay:
         if fork is None:
             return self._deleted(change, name, host, same, base)
         if same:
+            if name in self._source.applied and _are_equal(host, fork):
+                return None
             return Decision(change, name, change.change is not ChangeKind.METADATA, change.fields)
         if change.change is ChangeKind.TYPE or host.kind is not change.was:
             if host.same_substance(fork) and change.change is ChangeKind.TYPE:
@@ -113,12 +115,12 @@ class ThreeWay:
     def _created(self, change: Change, name: str, fork: Found, host: Found | None) -> Decision | Conflict | None:
         if host is None:
             return self._conflict_above(change, name) or Decision(change, name, True, _ALL_FIELDS)
-        if self._source.applied.get(name, ()) == host.identity():
-            return Decision(change, name, True, _ALL_FIELDS)
         if host.kind is EntryKind.FOLDER and fork.kind is EntryKind.FOLDER:
             return None  # both made it: what it holds is judged by itself
-        if host.same_substance(fork) and all(host.field(field) == fork.field(field) for field in _ALL_FIELDS):
+        if _are_equal(host, fork):
             return None
+        if self._source.applied.get(name, ()) == host.identity():
+            return Decision(change, name, True, _ALL_FIELDS)
         return self._conflict(change, ConflictKind.CREATED, host, None)
 
     def _conflict_above(self, change: Change, name: str) -> Conflict | None:
@@ -272,6 +274,10 @@ class ThreeWay:
 
     def _plain(self, kind: EntryKind, mode: int) -> int:
         return mode & ~_BITS if kind is EntryKind.FILE and not self._special else mode
+
+
+def _are_equal(host: Found, fork: Found) -> bool:
+    return host.same_substance(fork) and all(host.field(field) == fork.field(field) for field in _ALL_FIELDS)
 
 
 def _did(change: Change) -> str:

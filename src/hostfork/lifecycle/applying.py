@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 
-from hostfork.apply import planning
+from hostfork.apply import originals, planning
 from hostfork.apply.making import Maker, OpenStage, no_room
 from hostfork.apply.rows import Moved
 from hostfork.apply.sides import Identity, Sides, Source
@@ -208,7 +208,7 @@ class _Apply:
     def _do(self, one: ApplyFolder, plan: Plan, transaction: Transaction, stages: Sequence[int]) -> None:
         try:
             transaction.do(True)
-            settling.keep_originals(one, plan, stages)
+            one.note("kept", linked=originals.keep(plan, stages))
             one.note("committed")
         except BaseException as error:
             if one.state() is ApplyState.APPLIED:  # interrupted right after the commit

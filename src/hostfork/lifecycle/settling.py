@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 
+from hostfork.apply import originals
 from hostfork.apply.stage import copy_slots, make_stage
 from hostfork.apply.steps import STAGE_PREFIX, Move, Plan, Stage, Step
 from hostfork.apply.target import Targets
@@ -152,18 +153,6 @@ def drop(one: ApplyFolder) -> None:
     one.remove()
 
 
-def keep_originals(one: ApplyFolder, plan: Plan, stages: Sequence[int]) -> None:
-    """Copy what was displaced into stages at the top of targets to the pool: those go. Raises OSError."""
-    for number, stage in enumerate(plan.stages):
-        if stage.target < 0:
-            continue
-        names = [step.slot for step in plan.steps if step.stage == number and step.old and step.move is not Move.CHANGE]
-        lost = copy_slots(names, stages[number], stages[0])
-        if lost:
-            step = plan.steps[int(lost[0].split("/", 1)[0])]
-            raise OSError(1, "its owner or attributes cannot be kept for undo", plan.path(step))
-
-
 def end_stages(one: ApplyFolder, plan: Plan) -> None:
     """Remove the stages at the tops of targets. What others own in one is moved into the pool. Raises OSError."""
     rescue(one, plan)
@@ -259,26 +248,23 @@ def _remove_stages(one: ApplyFolder, events: list[dict[str, Any]]) -> None:
 def stage_again(one: ApplyFolder, plan: Plan) -> Plan:
     """For undo: what was displaced lies in the pool; where a rename from there does not work, it is copied to the top
     of the target once more. The plan with what it is there. Raises OSError."""
-    from hostfork.apply.rows import survey
-    from hostfork.collect.walk import Place
-
     steps = list(plan.steps)
-    pool = os.open(one.stage, FOLDER)
-    try:
-        for number, stage in enumerate(plan.stages):
-            if stage.target < 0:
-                continue
-            remove_stage(stage.path)
-            opened_stage = open_stage(one, stage)
-            try:
-                mine = [step for step in steps if step.stage == number and step.old and step.move is not Move.CHANGE]
-                copy_slots([step.slot for step in mine], pool, opened_stage)
-                for step in mine:
-                    steps[step.number] = step._replace(old=survey(Place(opened_stage, step.slot)))
-            finally:
-                os.close(opened_stage)
-    finally:
-        os.close(pool)
+    linked = [number for line in one.events() if line.get("event") == "kept" for number in line["linked"]]
+    with Targets(plan.targets) as targets:
+        pool = os.open(one.stage, FOLDER)
+        try:
+            for number, stage in enumerate(plan.stages):
+                if stage.target < 0:
+                    continue
+                remove_stage(stage.path)
+                again = open_stage(one, stage)
+                try:
+                    for step in originals.bring(plan, number, pool, again, linked, targets):
+                        steps[step.number] = step
+                finally:
+                    os.close(again)
+        finally:
+            os.close(pool)
     return plan._replace(steps=tuple(steps))
 
 
@@ -320,15 +306,16 @@ def _refresh(folder: ForkFolder, record: Record, at: str, is_folder: bool, plan:
         return
     fresh = []
     for step in plan.steps:
-        relative = _relative(plan, step, at, is_folder)
-        known = None if relative is None or not step.old else manifest.find(os.fsencode(relative))
-        if known is None or relative is None:
-            continue
-        found = os.lstat(plan.path(step))
-        same = (known.dev, known.ino, known.size, known.mode, known.mtime_ns)
-        now = (found.st_dev, found.st_ino, found.st_size, found.st_mode, found.st_mtime_ns)
-        if same == now and found.st_ctime_ns != known.ctime_ns:
-            fresh.append((os.fsencode(relative), found, known))
+        top = _relative(plan, step, at, is_folder)
+        for row in step.original or step.old if top is not None else ():
+            relative = "/".join(filter(None, (top, row.relative)))
+            known = manifest.find(os.fsencode(relative))
+            if known is None or (known.dev, known.ino) != (row.device, row.inode):
+                continue
+            found = os.lstat(os.path.join(plan.path(step), row.relative) if row.relative else plan.path(step))
+            same = (known.size, known.mode, known.mtime_ns) == (found.st_size, found.st_mode, found.st_mtime_ns)
+            if same and not known.is_source(found):
+                fresh.append((os.fsencode(relative), found, known))
     if fresh:
         edit = StatManifestEdit(manifest)
         for name, found, known in fresh:
