@@ -19,7 +19,7 @@ from hostfork.errors import Code
 from rigs import Person
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
-LONG = {"": 40, "run": 40, "plan": 40}
+LONG = {"": 60, "run": 40, "plan": 40, "create": 40}
 """Lines of those that do not fit the smallest terminal."""
 
 
@@ -176,6 +176,13 @@ def project(person: Person) -> str:
 @pytest.mark.rig("user namespaces", "git", "make", "less")
 def test_examples_are_run(person: Person, project: str, verb: str, leaves_nothing: None) -> None:
     """In the order of the help, each in the shell, without a terminal; as root `setup` finds nothing to install."""
+    if verb in ("ps", "logs", "wait", "stop", "suspend", "resume"):
+        command = ["sh", "-c", "sleep 300"] if verb in ("suspend", "resume") else ["true"]
+        person.run([PROGRAM, "exec", "--detach", "calm-otter", "--", *command], cwd=project, check=True)
+        if command == ["true"]:
+            person.run([PROGRAM, "wait", "calm-otter"], check=True)
+        elif verb == "resume":
+            person.run([PROGRAM, "suspend", "calm-otter"], check=True)
     for example in examples_of(verb):
         path = f"{person.home}/bin:{person.environment()['PATH']}"
         done = person.run(["bash", "-o", "pipefail", "-c", example.line], cwd=project, env={"PATH": path})

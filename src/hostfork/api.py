@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hostfork.lifecycle.baselines import Removed as RemovedBaseline
     from hostfork.lifecycle.branches import Branched, branch
     from hostfork.lifecycle.checkpoints import Made as MadeCheckpoint
+    from hostfork.lifecycle.checkpoints import Verified as VerifiedCheckpoints
     from hostfork.lifecycle.committing import commit
     from hostfork.lifecycle.config import KeepRules
     from hostfork.lifecycle.decisions import approve, seal, unseal
@@ -132,17 +133,12 @@ def create(request: Request, *, on_event: Tell | None = None, caller: Caller | N
 
 
 def enter(
-    fork: str,
-    request: Request,
-    *,
-    on_event: Tell | None = None,
-    caller: Caller | None = None,
+    fork: str, request: Request, *, on_event: Tell | None = None, caller: Caller | None = None,
     signals: SignalSource | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Run one command in a kept fork, beside others that may be in it, and say how it went; the fork stays.
 
-    Of the request count the command, the environment and limits of its rules, `cwd` and `descriptors`. Raises
-    HostforkError; what the fork holds stays. Only the command line gives `caller` and `signals`.
+    Of the request count command, `cwd`, `descriptors`, and of its rules environment and limits. Raises HostforkError.
     """
     from hostfork.lifecycle.enter import enter as enter_fork
 
@@ -249,6 +245,14 @@ def checkpoints(name: str) -> tuple[Checkpoint, ...]:
 
     with Store(state_folder()).find(name) as fork:
         return read(fork)
+
+
+def verify_checkpoints(name: str | None = None) -> VerifiedCheckpoints:
+    """Read all that the checkpoints of a fork, or of all forks, are made of, and say what is damaged or missing."""
+    from hostfork.lifecycle.checkpoints import verify
+    from hostfork.lifecycle.store import Store, state_folder
+
+    return verify(Store(state_folder()), name)
 
 
 def checkpoint_names() -> tuple[tuple[str, str, str], ...]:

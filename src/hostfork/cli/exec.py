@@ -28,9 +28,9 @@ STATUSES = (
 @verb(
     "exec",
     "Run a command in a kept fork.",
-    Example("hostfork exec agent-1 -- git status", "In the fork's view: same paths, its own content."),
-    Example("hostfork exec --timeout 5m agent-1 -- make test", "Five minutes at most; others in the fork go on."),
-    Example("hostfork exec --detach agent-1 -- sleep 1", "In the background; `hostfork logs agent-1` shows it."),
+    Example("hostfork exec calm-otter -- git status", "In the fork's view: same paths, its own content."),
+    Example("hostfork exec --timeout 5m calm-otter -- make test", "Five minutes at most; others in the fork go on."),
+    Example("hostfork exec --detach calm-otter -- make", "In the background; `hostfork logs calm-otter` shows it."),
     manual=Manual(
         about=(
             "Any number of commands can be in one fork at once, and all of them see one view. Each has a cgroup of its "

@@ -17,9 +17,9 @@ _PIECE = 1 << 16
 @verb(
     "logs",
     "Print what a command in the background wrote.",
-    Example("hostfork logs agent-1", "Of the last one, standard output and error as they came."),
-    Example("hostfork logs agent-1 2", "Of the command with that number."),
-    Example("hostfork logs agent-1 --follow", "On and on, until it has ended."),
+    Example("hostfork logs calm-otter", "Of the last one, standard output and error as they came."),
+    Example("hostfork logs calm-otter 1", "Of the command with that number."),
+    Example("hostfork logs calm-otter --follow", "On and on, until it has ended."),
     manual=Manual(
         about=(
             "The output of a command that was started with `--detach`, byte for byte: colours and control characters "

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @verb(
     "ps",
     "Show the commands in a fork and their processes.",
-    Example("hostfork ps agent-1", "All that runs in it, and what ran in the background."),
-    Example("hostfork ps agent-1 --json", "The same for a program, with exact numbers."),
-    Example("hostfork ps agent-1 | grep running", "Only what runs: status 1 if nothing.", status=1),
+    Example("hostfork ps calm-otter", "All that runs in it, and what ran in the background."),
+    Example("hostfork ps calm-otter --json", "The same for a program, with exact numbers."),
+    Example("hostfork ps calm-otter | grep running", "Only what runs: status 1 if nothing.", status=1),
     manual=Manual(
         about=(
             "A line for each command: its number, which `wait`, `stop` and `logs` take, what it is doing, its age, and "

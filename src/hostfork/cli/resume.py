@@ -12,9 +12,9 @@ from hostfork.cli.verb import fork_argument, verb
 @verb(
     "resume",
     "Let a suspended fork go on.",
-    Example("hostfork resume agent-1", "Its processes go on."),
-    Example("hostfork resume agent-1 --json", "For a program."),
-    Example("hostfork list", "Its state is `running` then."),
+    Example("hostfork resume calm-otter", "Its processes go on."),
+    Example("hostfork suspend calm-otter && hostfork resume calm-otter", "Held still for a moment."),
+    Example("hostfork list", "Its state is `running` again."),
     manual=Manual(
         about=("All its processes go on where `suspend` held them.",),
         environment=LOOK,

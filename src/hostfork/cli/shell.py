@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 @verb(
     "shell",
     "Open a shell in a kept fork.",
-    Example("hostfork shell agent-1", "$SHELL, or /bin/sh; it ends with `exit`."),
-    Example("SHELL=/bin/bash hostfork shell agent-1", "Another one."),
-    Example("hostfork shell --cwd /tmp agent-1", "Somewhere else."),
+    Example("hostfork shell calm-otter", "$SHELL, or /bin/sh; it ends with `exit`."),
+    Example("SHELL=/bin/bash hostfork shell calm-otter", "Another one."),
+    Example("hostfork shell --cwd /tmp calm-otter", "Somewhere else."),
     manual=Manual(
         about=(
             "As `exec` with the program that `SHELL` names. Nothing of the shell's is changed: what it reads at its "

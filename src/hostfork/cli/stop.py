@@ -16,9 +16,9 @@ from hostfork.policy.options import parse_duration
 @verb(
     "stop",
     "End what runs in a fork.",
-    Example("hostfork stop agent-1", "Everything: SIGTERM, and ten seconds later all that is left."),
-    Example("hostfork stop agent-1 2", "One command; `hostfork ps` shows their numbers."),
-    Example("hostfork stop agent-1 --time 1s", "With less patience."),
+    Example("hostfork stop calm-otter", "Everything: SIGTERM, and ten seconds later all that is left."),
+    Example("hostfork stop calm-otter 1", "One command; `hostfork ps` shows their numbers."),
+    Example("hostfork stop calm-otter --time 1s", "With less patience."),
     manual=Manual(
         about=(
             "Each command gets SIGTERM, and what has not ended when the time is over is killed with all that it "

@@ -12,9 +12,9 @@ from hostfork.cli.verb import fork_argument, verb
 @verb(
     "suspend",
     "Hold all processes of a fork still.",
-    Example("hostfork suspend agent-1", "It uses no processor until `resume`."),
-    Example("hostfork suspend agent-1 --json", "For a program."),
+    Example("hostfork suspend calm-otter", "It uses no processor until `resume`."),
     Example("hostfork list", "Its state is `frozen` then."),
+    Example("hostfork resume calm-otter", "It goes on."),
     manual=Manual(
         about=(
             "Every process that any command in it started stops where it is, by the freezer of the fork's cgroup, "

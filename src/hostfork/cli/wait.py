@@ -15,9 +15,9 @@ from hostfork.cli.verb import fork_argument, verb
 @verb(
     "wait",
     "Wait for a fork's command, and end as it did.",
-    Example("hostfork wait agent-1", "For its last command; the status is that command's."),
-    Example("hostfork wait agent-1 2", "For the command with that number; `hostfork ps` shows them."),
-    Example("hostfork wait agent-1 --json", "How it ended, for a program."),
+    Example("hostfork wait calm-otter", "For its last command; the status is that command's."),
+    Example("hostfork wait $(hostfork run --detach --private . -- make test)", "For a run in the background."),
+    Example("hostfork wait calm-otter 1 --json", "How the command with that number ended, for a program."),
     manual=Manual(
         about=(
             "Returns at once where it has ended already: of commands in the background that is known until the fork "
