@@ -149,12 +149,27 @@ class Visit:
         if self._meter is not None:
             self._storage_limited = self._meter.settle()
         status, record = self._status(), self._record
+        self._tell_log(status)
         self._leave(command=self._request.command, status=status)
         return Outcome(
             self._folder.name, status, ownership=record.ownership, same_paths=record.same_paths, kept=True,
             storage_limit=record.storage_limit,
             storage_taken=None if self._meter is None else self._meter.taken,
         )  # fmt: skip
+
+    def _tell_log(self, status: Status) -> None:
+        """Who ran what in it, for when the fork is gone."""
+        from hostfork.lifecycle import audit
+        from hostfork.lifecycle.context import who
+
+        assert self._entry is not None
+        store = Store(os.path.dirname(os.path.dirname(self._folder.path)))
+        told = audit.try_to_tell(
+            store, self._record, audit.Event.ENDED, by=who(self._request.tags), number=self._number,
+            command=self._request.command, began=self._entry.began, exit=status.exit, signal=status.signal,
+        )  # fmt: skip
+        for sentence in told:
+            self._tell(events.Warned(sentence))
 
     def _status(self) -> Status:
         return Status(self._exit.exit, self._exit.signal, self._exit.timed_out, self._storage_limited)

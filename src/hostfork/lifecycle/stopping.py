@@ -9,7 +9,7 @@ import signal
 import time
 
 from hostfork.errors import Code, ForkError, HostError, HostforkError, WorkloadError
-from hostfork.lifecycle import entries
+from hostfork.lifecycle import audit, entries
 from hostfork.lifecycle.entries import Entry
 from hostfork.lifecycle.record import Record, Status, observed_activity
 from hostfork.lifecycle.release import members_of
@@ -94,6 +94,9 @@ def stop(name: str, number: int | None = None, grace: float = GRACE) -> tuple[St
                     details=(f"processes {pids}",) if pids else (), hint="hostfork recover, later",
                 )  # fmt: skip
             time.sleep(_AGAIN)
+        if running:
+            numbers = [entry.number for entry in running]
+            audit.try_to_tell(_store(folder), record, audit.Event.STOPPED, numbers=numbers, killed=len(killed))
         return tuple(Stopped(entry.number, entry.command, entry in killed) for entry in running)
 
 
@@ -228,7 +231,7 @@ def suspend(name: str) -> float:
         record = folder.load()
         group = _freezable(record, "suspended", Activity.RUNNING)
         try:
-            return freeze.freeze(group)
+            seconds = freeze.freeze(group)
         except HostError as error:
             stuck = freeze.waiting_in_kernel(group)
             freeze.thaw(group)
@@ -236,6 +239,8 @@ def suspend(name: str) -> float:
                 Code.FORK_BUSY, f"{record.name} could not be suspended", path=group,
                 details=error.details or tuple(map(str, stuck)), hint=f"hostfork ps {record.name}, and try again",
             ) from error  # fmt: skip
+        audit.try_to_tell(_store(folder), record, audit.Event.SUSPENDED)
+        return seconds
 
 
 def resume(name: str) -> None:
@@ -243,6 +248,11 @@ def resume(name: str) -> None:
     with Store(state_folder()).find(name) as folder:
         record = folder.load()
         freeze.thaw(_freezable(record, "resumed", Activity.FROZEN))
+        audit.try_to_tell(_store(folder), record, audit.Event.RESUMED)
+
+
+def _store(folder: ForkFolder) -> Store:
+    return Store(os.path.dirname(os.path.dirname(folder.path)))
 
 
 def _freezable(record: Record, what: str, needed: Activity) -> str:
