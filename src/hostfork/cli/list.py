@@ -14,6 +14,10 @@ from hostfork.storage.contract import Usage
 from hostfork.values import replace
 from hostfork.vocabulary import Access, Activity
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    _Listed = api.Fork | api.BrokenFork
+
 _HEAD = ("NAME", "STATE", "AGE", "PATHS", "CHANGES", "MEETS", "SPACE", "COMMAND")
 _MEETS = _HEAD.index("MEETS")
 _NONE = ("0", "?", "-")
@@ -26,6 +30,7 @@ _NARROWEST = 12
     "Show the forks that there are.",
     Example("hostfork list", "All forks."),
     Example("hostfork ls --json > forks.json", "The same for a program, with exact numbers."),
+    Example("hostfork list --tree", "Branches below the forks that they are of."),
     Example("hostfork list | grep orphaned", "What a crash left behind: status 1 if nothing.", status=1),
     manual=Manual(
         about=(
@@ -39,6 +44,7 @@ _NARROWEST = 12
             "none the column is left out.",
             "`reclaiming`: a fork that is gone, whose storage is still being erased in the background; its name is "
             "free. Where nobody is at it, or a part cannot be erased, `hostfork recover` does the rest or says why.",
+            "`--tree` shows each branch below the fork that it is of; JSON has `parent`, also where that one is gone.",
             "`pinned` forks never expire; `hostfork usage` shows when the others do. `--expired` lists those that did, "
             "the last first, with what they held and why they went.",
         ),
@@ -47,8 +53,9 @@ _NARROWEST = 12
         see=("show", "usage", "recover", "discard"),
     ),
 )
+@flag("--tree", help="show each branch below the fork that it is of")
 @flag("--expired", help="show the forks that expired instead")
-def list_verb(output: Output, expired: bool) -> int:
+def list_verb(output: Output, tree: bool, expired: bool) -> int:
     """Show all forks; broken records too, with what helps."""
     if expired:
         return _list_expired(output)
@@ -74,6 +81,7 @@ def list_verb(output: Output, expired: bool) -> int:
             )
         )
         return 0
+    forks, deep = _as_tree(forks) if tree else (forks, dict.fromkeys((fork.name for fork in forks), 0))
     rows = [
         row(
             as_it_runs(fork),
@@ -89,6 +97,7 @@ def list_verb(output: Output, expired: bool) -> int:
         else broken_row(fork.name)
         for fork in forks
     ]
+    rows = [("  " * deep[fork.name] + cells[0], *cells[1:]) for fork, cells in zip(forks, rows, strict=True)]
     rows += gone_rows(gone)
     if rows:
         output.lines(list_lines(rows, output.out))
@@ -100,6 +109,25 @@ def list_verb(output: Output, expired: bool) -> int:
             output.complain([f"hostfork: {harmless(one.problem)}"])
     _tell_expired(output)
     return 0
+
+
+def _as_tree(forks: Sequence[_Listed]) -> tuple[tuple[_Listed, ...], dict[str, int]]:
+    """The forks, each followed by its branches, and how deep each lies. A branch of one that is gone is nobody's."""
+    known = {(fork.name, fork.record.id) for fork in forks if isinstance(fork, api.Fork)}
+    below: dict[str, list[_Listed]] = {}
+    for fork in forks:
+        parent = fork.record.parent if isinstance(fork, api.Fork) else None
+        there = parent is not None and (parent.name, parent.id) in known
+        below.setdefault(parent.name if parent is not None and there else "", []).append(fork)
+    ordered: list[_Listed] = []
+    deep: dict[str, int] = {}
+    waiting = [(fork, 0) for fork in reversed(below.get("", []))]
+    while waiting:
+        fork, depth = waiting.pop()
+        ordered.append(fork)
+        deep[fork.name] = depth
+        waiting += [(branch, depth + 1) for branch in reversed(below.get(fork.name, []))]
+    return tuple(ordered), deep
 
 
 _NEWS = 7 * 86400

@@ -76,9 +76,9 @@ def base_side(fork: ForkFolder, pool: str, path: PathRecord, content: Content) -
         _check_whole(fork.name, pool, path)
     if isinstance(content, FullTree) and content.base is not None:
         return content.base, None
-    if isinstance(content, Layer) and path.base_content is BaseContent.KEPT:
-        return content.lowers, None
-    return path.path, base_of(fork, path)
+    if isinstance(content, Layer):
+        return content.lowers, None if path.base_content is BaseContent.KEPT else base_of(fork, path)
+    return path.path if content.origin is None else content.origin, base_of(fork, path)
 
 
 def _check_whole(name: str, pool: str, path: PathRecord) -> None:
@@ -116,7 +116,7 @@ def find_changes(fork: ForkFolder, record: Record, path: PathRecord) -> Changese
             Code.FORK_CORRUPT, f"what {path.written} held at first is not known", path=base_file(fork, path),
             hint=f"hostfork discard {record.name}",
         )  # fmt: skip
-    return scan.scan_tree(content.tree, base, path.path, path.path, path.omit)
+    return scan.scan_tree(content.tree, base, content.origin or path.path, path.path, path.omit)
 
 
 def collect(fork: ForkFolder, record: Record, begin: Callable[[PathRecord], None]) -> dict[str, Changeset]:

@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_LATER = ("status", "counts", "by", "asked", "made_on", "approved")
+_LATER = ("status", "counts", "by", "asked", "made_on", "approved", "parent")
 """What no command needs: not to be saved again."""
 
 

@@ -27,7 +27,7 @@ _PATIENCE = 0.05
 """Seconds that the command's start may wait for stamps."""
 _COARSE = 0.02
 """Seconds, more than one tick of any kernel."""
-_STAMP, _SOURCES = "stamp", "source-stamps"
+_STAMP, SOURCES = "stamp", "source-stamps"
 """Files in the fork's folder."""
 
 
@@ -39,7 +39,7 @@ class Probes:
         self._awaited: list[_thread.LockType] = []
         """One lock for each stamp, open when it was taken."""
         self._closed = False
-        self._pool: tuple[str, str] | None = None
+        self._pool: tuple[ForkFolder, str] | None = None
 
     @classmethod
     def since(cls, record: Record, start: float) -> Probes:
@@ -59,7 +59,7 @@ class Probes:
     def begin(self, fork: ForkFolder, record: Record) -> None:
         """Take a stamp for each source that shows through, in the background."""
         if any(path.base_content is BaseContent.KEPT for path in record.paths):
-            self._pool = fork.file(_STAMP), record.pool
+            self._pool = fork, record.pool
         by_disk: dict[int, list[str]] = {}
         for path in record.paths:
             if path.source_changed is SourceChanged.NOT_CHECKED:
@@ -78,7 +78,7 @@ class Probes:
             awaited.acquire(timeout=max(end - time.monotonic(), 0))
         self._closed = True
         if self._pool is not None:
-            _write_stamp(*self._pool)
+            write_stamp(*self._pool)
 
     def save(self, fork: ForkFolder) -> None:
         """Write down those of sources, for when the fork is entered later."""
@@ -88,7 +88,7 @@ class Probes:
             lines = {
                 path: (one.ctime_ns, one.realtime_ns, one.boottime_ns, one.boot_id) for path, one in self._taken.items()
             }
-            file = os.open(fork.file(_SOURCES), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            file = os.open(fork.file(SOURCES), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 os.write(file, dumps(lines).encode("ascii"))
             finally:
@@ -102,7 +102,7 @@ class Probes:
         from hostfork.collect.stamp import Probe
 
         probes = cls()
-        with contextlib.suppress(OSError, ValueError, TypeError), open(fork.file(_SOURCES), "rb") as file:
+        with contextlib.suppress(OSError, ValueError, TypeError), open(fork.file(SOURCES), "rb") as file:
             probes._taken = {path: Probe(*words) for path, words in json.load(file).items()}
         return probes
 
@@ -138,14 +138,15 @@ def first_write(fork: ForkFolder, pool: str) -> int | None:
         return None
 
 
-def _write_stamp(path: str, pool: str) -> None:
+def write_stamp(fork: ForkFolder, pool: str) -> None:
+    """Write down the pool's stamp of now: what the fork writes from now on is not older. Raises OSError."""
     from hostfork.collect.stamp import stamp
 
     try:
         probe = stamp(pool)
     except OSError:
         return  # every entry is compared at the end
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file = os.open(fork.file(_STAMP), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(file, f"{probe.ctime_ns} {probe.realtime_ns} {probe.boottime_ns} {probe.boot_id}\n".encode())
     finally:

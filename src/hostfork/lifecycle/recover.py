@@ -21,7 +21,7 @@ from hostfork.lifecycle.record import Record, Recovered, Status, observed_activi
 from hostfork.lifecycle.release import Leftovers, await_keeper, close_view, end_writers, erased, release
 from hostfork.lifecycle.store import ForkFolder, Store, now
 from hostfork.storage import reclaim
-from hostfork.storage.choose import all_keys
+from hostfork.storage.choose import all_keys, storage_of
 from hostfork.storage.contract import KeyOwner, KeyStage
 from hostfork.storage.pace import Pace
 from hostfork.storage.pool import sweep_probes
@@ -131,6 +131,8 @@ def _recover_folder(folder: ForkFolder) -> Recovered | None:
         return _settle_view(folder, record)
     # The owner is dead: where the lock is not free, a process that the owner's program forked holds it.
     if observed_activity(record) is Activity.IDLE:
+        for path in changes.private_paths(record) if free else ():
+            storage_of(path.storage).tidy(path.key, record.pool)  # what a killed branch left beside it
         return _tidy(folder, record)
     return _settle(folder, record)
 

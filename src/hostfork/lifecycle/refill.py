@@ -23,18 +23,12 @@ def refill(folder: ForkFolder, record: Record, path: PathRecord) -> None:
     Raises ForkError `base.gone` where it is not, StorageError; then the fork is as it was.
     """
     storage = storage_of(path.storage)
-    stored = changes.stored_changes(folder)
-    if stored is None or not isinstance(storage, Replicated):
-        raise ForkError(
-            Code.FORK_CORRUPT, f"{record.name} was reduced to its changes and the list of them is gone",
-            path=folder.file(changes.CHANGES_FILE), hint=f"hostfork export {record.name} DEST --changes-only",
-        )  # fmt: skip
-    part = changes.part_of(stored, path)
+    assert isinstance(storage, Replicated)  # nothing else is ever reduced
+    part = changes.part_of(_stored(folder, record), path)
 
     def write(tree: str) -> None:
-        whole_tree(folder, record, path, part, tree)
+        write_whole(folder, record, path, tree)
         if path.folder:
-            _stand_ins(path, tree)
             _recopied(folder, path, part, tree)
 
     try:
@@ -48,6 +42,27 @@ def refill(folder: ForkFolder, record: Record, path: PathRecord) -> None:
             hint=f"what it changed stays: hostfork diff {record.name} · hostfork export {record.name} DEST "
                  "--changes-only",
         ) from error  # fmt: skip
+
+
+def write_whole(folder: ForkFolder, record: Record, path: PathRecord, tree: str) -> None:
+    """Make a tree of what one private path of a fork holds that was reduced, as it is to be mounted.
+
+    Raises CollectError `base.gone`, ForkError.
+    """
+    part = changes.part_of(_stored(folder, record), path)
+    whole_tree(folder, record, path, part, tree)
+    if path.folder:
+        _stand_ins(path, tree)
+
+
+def _stored(folder: ForkFolder, record: Record) -> Changeset:
+    stored = changes.stored_changes(folder)
+    if stored is None:
+        raise ForkError(
+            Code.FORK_CORRUPT, f"{record.name} was reduced to its changes and the list of them is gone",
+            path=folder.file(changes.CHANGES_FILE), hint=f"hostfork export {record.name} DEST --changes-only",
+        )  # fmt: skip
+    return stored
 
 
 def _stand_ins(path: PathRecord, tree: str) -> None:

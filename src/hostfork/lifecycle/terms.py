@@ -21,7 +21,7 @@ from hostfork.storage.contract import Guarantees, Offer
 from hostfork.values import frozen
 from hostfork.vocabulary import Access
 
-_FILE = "terms"
+FILE = "terms"
 _SCHEMA = 1
 
 
@@ -93,10 +93,10 @@ class Terms:
     def save(self, folder: ForkFolder) -> None:
         """Write them down, in one step."""
         with as_fork_error("on which terms the fork is entered cannot be written", folder.path):
-            new = folder.file(_FILE + ".new")
+            new = folder.file(FILE + ".new")
             with open(new, "wb", opener=_private) as file:
                 file.write(dumps(plain(self)).encode("ascii"))
-            os.rename(new, folder.file(_FILE))
+            os.rename(new, folder.file(FILE))
 
     @classmethod
     def load(cls, folder: ForkFolder) -> Terms:
@@ -106,7 +106,7 @@ class Terms:
         import msgspec
 
         try:
-            with open(folder.file(_FILE), "rb") as file:
+            with open(folder.file(FILE), "rb") as file:
                 content = json.load(file)
             if isinstance(content, dict) and content.get("schema") != _SCHEMA:
                 raise ValueError(f"schema {content.get('schema')!r}; this version of hostfork reads {_SCHEMA}")
@@ -114,13 +114,13 @@ class Terms:
         except FileNotFoundError:
             raise ForkError(
                 Code.FORK_LOST, f"{folder.name} cannot be entered: on which terms it was made is not known",
-                path=folder.file(_FILE), details=("its run was killed before it could write them down",),
+                path=folder.file(FILE), details=("its run was killed before it could write them down",),
                 hint=f"hostfork export {folder.name} DEST writes what it holds",
             ) from None  # fmt: skip
         except (OSError, ValueError) as error:
             raise ForkError(
                 Code.FORK_CORRUPT, f"on which terms {folder.name} is entered cannot be read",
-                path=folder.file(_FILE), details=(str(error),),
+                path=folder.file(FILE), details=(str(error),),
                 hint=f"hostfork export {folder.name} DEST writes what it holds",
             ) from error  # fmt: skip
 

@@ -13,9 +13,9 @@ from hostfork.lifecycle.pools import pools, reclaiming
 from hostfork.lifecycle.record import Record, observed_activity
 from hostfork.lifecycle.store import Store
 from hostfork.storage.choose import storage_of
-from hostfork.storage.contract import FullTree
+from hostfork.storage.contract import FullTree, Held, Layer
 from hostfork.storage.space import Space, space_of, space_of_tree
-from hostfork.values import frozen
+from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access, Activity, StorageKind
 
 
@@ -65,6 +65,8 @@ class PoolUse:
     erasing: int = 0
     erasing_bytes: int = 0
     problem: str | None = None
+    checkpoints: int = 0
+    """Bytes that the contents of files and manifests of checkpoints take, shared ones included."""
 
 
 @frozen
@@ -106,11 +108,22 @@ def space_of_fork(record: Record, *, still: bool) -> Space:
             touched = None
             if still and isinstance(content, FullTree) and content.base is not None:
                 touched = storage_of(path.storage).touched(path.key, record.pool)
-            total += space_of(content, touched, over_snapshot=path.storage is StorageKind.FROZEN)
+            held = storage_of(path.storage).held(path.key, record.pool)
+            over_snapshot = path.storage is StorageKind.FROZEN
+            if held:
+                total += sum((_of_layer(one, over_snapshot) for one in held), Space())
+            else:
+                total += space_of(content, touched, over_snapshot=over_snapshot)
         except (HostforkError, FileNotFoundError) as error:
             if isinstance(error, HostforkError) and not _is_gone(error):
                 raise
     return total
+
+
+def _of_layer(held: Held, over_snapshot: bool) -> Space:
+    """What an upper folder takes; all of it is shared where other forks lie over it too."""
+    found = space_of(Layer(held.tree, ()), over_snapshot=over_snapshot)
+    return found if held.alone else replace(found, exclusive=0, shared=found.shared + found.exclusive)
 
 
 def _is_gone(error: HostforkError) -> bool:
@@ -205,7 +218,14 @@ def _pool(store: Store, pool: str, holders: list[Holder], rules: KeepRules) -> P
         most=rules.most_bytes(total),
         erasing=len(waiting),
         erasing_bytes=sum(_space_at(one.path) for one in waiting),
+        checkpoints=_checkpoints(pool),
     )
+
+
+def _checkpoints(pool: str) -> int:
+    from hostfork.checkpoint.store import Checkpoints
+
+    return Checkpoints(pool).space() if os.path.isdir(os.path.join(pool, "checkpoints")) else 0
 
 
 def _space_at(path: str) -> int:

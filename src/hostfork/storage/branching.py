@@ -115,6 +115,8 @@ def _freeze(folder: str, key: str) -> None:
     os.symlink(f"../{layer}", os.path.join(path, REFERENCE))
     os.mkdir(os.path.join(folder, layer), 0o700)
     os.link(os.path.join(path, REFERENCE), os.path.join(folder, layer, UNDER), follow_symlinks=False)
+    if os.path.isdir(os.path.join(path, UPPER)):
+        os.symlink(f"{UNDER}/{UPPER}", os.path.join(folder, layer, UPPER))
     _exchange(folder, key, layer)
 
 

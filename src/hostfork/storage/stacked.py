@@ -6,7 +6,8 @@
     POOL/KIND/KEY/under               such a hard link; a layer that lies over another one has one too
 
 A key over a layer has an upper folder of its own; one without is the fork whose changes the layer holds: it shows them
-as its own, and nothing may be written there before `thaw`.
+as its own, and nothing may be written there before `thaw`. Who found its upper folder before finds it still, through a
+symlink.
 
 So the kernel counts who uses a layer, as for bases (see `shared`): the link of a key is there before the layer and goes
 after it, or while others have theirs. Links are made by who holds the lock of a fork that has one, and given up under a
@@ -142,9 +143,10 @@ class LayerKeys(Keys):
 
 def is_frozen(path: str) -> bool:
     """Whether the key at that path has no upper folder of its own, but that of the layer that it became."""
-    return os.path.lexists(os.path.join(path, UNDER)) and not any(
-        os.path.lexists(os.path.join(path, name)) for name in (UPPER, LAYERS)
-    )
+    if not os.path.lexists(os.path.join(path, UNDER)) or os.path.lexists(os.path.join(path, LAYERS)):
+        return False
+    upper = os.path.join(path, UPPER)
+    return os.path.islink(upper) or not os.path.lexists(upper)
 
 
 def own_layer(path: str) -> str:
