@@ -47,6 +47,9 @@ def gc_verb(output: Output, dry_run: bool) -> int:
     else:
         output.lines(gone_lines(done.gone, output.out))
         output.lines([sum_in_words(done.gone, dry_run)])
+        if done.contents:
+            what = plural(done.contents, "file")
+            output.lines([f"{what} that no checkpoint needs any more, {size(done.contents_bytes)}"])
         if dry_run:
             output.lines(["", *rules_lines(done.rules, output.out)])
     _complain(output, done)

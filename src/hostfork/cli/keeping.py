@@ -60,6 +60,7 @@ def _pool(one: api.PoolUse) -> Document:
         "lower_bound": one.lower_bound,
         "kept": one.kept,
         "baselines": one.baselines,
+        "checkpoints": one.checkpoints,
         "most": one.most,
         "erasing": one.erasing,
         "erasing_bytes": one.erasing_bytes,
@@ -107,6 +108,7 @@ def collected(value: api.Collected, dry_run: bool) -> Document:
         "waiting": words(value.waiting),
         "spared": words(value.spared),
         "leftovers": words(value.leftovers),
+        "contents": {"removed": value.contents, "bytes": value.contents_bytes},
         "rules": rules(value.rules),
     }
 

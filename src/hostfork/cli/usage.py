@@ -108,6 +108,7 @@ def _pool_lines(pool: api.PoolUse, look: Look) -> list[str]:
         ("filesystem", f"{harmless(pool.filesystem)}, {size(pool.free)} of {size(pool.total)} free"),
         ("kept", f"{size(pool.kept)}{most}"),
         ("baselines", size(pool.baselines) if pool.baselines else ""),
+        ("checkpoints", size(pool.checkpoints) if pool.checkpoints else ""),
         ("in use", size(running) if running else ""),
         ("being erased", f"{plural(pool.erasing, 'piece')}, {size(pool.erasing_bytes)}" if pool.erasing else ""),
     ]

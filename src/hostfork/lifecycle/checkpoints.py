@@ -19,7 +19,7 @@ from hostfork.checkpoint.boundary import Boundary
 from hostfork.checkpoint.capture import Held, Moved, capture
 from hostfork.checkpoint.known import Known
 from hostfork.checkpoint.objects import Intake, as_checkpoint_error
-from hostfork.checkpoint.store import Checkpoints, Removed
+from hostfork.checkpoint.store import Checkpoints, Damaged, Removed
 from hostfork.checkpoint.tree import Tree, TreeManifest
 from hostfork.collect.changeset import Changeset
 from hostfork.errors import CheckpointError, Code, ForkError, HostforkError
@@ -259,3 +259,36 @@ def collect_garbage(store: Store) -> tuple[tuple[str, Removed], ...]:
             if removed.trees or removed.objects or removed.busy:
                 found.append((pool, removed))
     return tuple(found)
+
+
+@frozen
+class Verified:
+    """What reading checkpoints told. `seconds` it took; `files` and `bytes` that were read."""
+
+    checkpoints: int
+    files: int
+    bytes: int
+    seconds: float
+    damage: tuple[Damaged, ...]
+
+
+def verify(store: Store, name: str | None) -> Verified:
+    """Read all that the checkpoints of one fork, or of all, are made of. Raises ForkError, CheckpointError."""
+    start = time.monotonic()
+    by_pool: dict[str, dict[str, Checkpoint]] = {}
+    names = store.names() if name is None else (name,)
+    for one in names:
+        with store.open(one) if name is None else store.find(one) as fork:
+            found = moments.read(fork)
+            if found:
+                by_pool.setdefault(fork.load().pool, {}).update({one.id: one for one in found})
+    files = size = 0
+    damage: list[Damaged] = []
+    for pool, ids in by_pool.items():
+        checkpoints = Checkpoints(pool)
+        with checkpoints.held():
+            read, done, bad = checkpoints.verify(ids)
+        files, size = files + read, size + done
+        damage += bad
+    total = sum(map(len, by_pool.values()))
+    return Verified(total, files, size, time.monotonic() - start, tuple(damage))

@@ -98,6 +98,9 @@ class Collected:
     spared: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
     rules: KeepRules = KeepRules()
+    contents: int = 0
+    """Contents of files that no checkpoint needed any more, and their bytes."""
+    contents_bytes: int = 0
 
 
 def gc(store: Store, rules: KeepRules, *, dry_run: bool = False, must_be_noted: bool = False) -> Collected:
@@ -130,7 +133,24 @@ def gc(store: Store, rules: KeepRules, *, dry_run: bool = False, must_be_noted: 
         audit.forget(store, rules.log_days)
         for pool in pools(store):
             erase_later(pool)
-    return Collected(tuple(gone), judged.over, judged.waiting, tuple(spared), tuple(leftovers), rules)
+    contents, size = (0, 0) if dry_run else _needless_contents(store, leftovers)
+    return Collected(
+        tuple(gone), judged.over, judged.waiting, tuple(spared), tuple(leftovers), rules, contents, size
+    )  # fmt: skip
+
+
+def _needless_contents(store: Store, leftovers: list[str]) -> tuple[int, int]:
+    """Remove what no checkpoint needs any more: how many contents, and their bytes."""
+    if not any(os.path.isdir(os.path.join(pool, "checkpoints")) for pool in pools(store)):
+        return 0, 0
+    from hostfork.lifecycle.checkpoints import collect_garbage
+
+    try:
+        removed = [one for _, one in collect_garbage(store)]
+    except (HostforkError, OSError) as error:
+        leftovers += _told("checkpoints", error)
+        return 0, 0
+    return sum(one.objects for one in removed), sum(one.bytes for one in removed)
 
 
 def _told(name: str, error: HostforkError | OSError) -> list[str]:

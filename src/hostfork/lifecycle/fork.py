@@ -256,7 +256,10 @@ class Fork:
                         self.name, f"has processes that cannot be ended: {', '.join(map(str, report.survivors))}"
                     )
             told = audit.try_to_tell(store, record, audit.Event.DISCARDED)
+            had_checkpoints = os.path.exists(folder.file("checkpoints"))
             left = release(folder, record, close_view(record, None))
+        if had_checkpoints:
+            told += _without_needless_checkpoints(store)
         return told + erased(record.pool, left).told
 
     def _must_be_still(self, verb: str) -> None:
@@ -272,6 +275,17 @@ class Fork:
 
 def _busy(name: str, what: str) -> ForkError:
     return ForkError(Code.FORK_BUSY, f"{name} {what}", hint=f"end its command first · hostfork show {name}")
+
+
+def _without_needless_checkpoints(store: Store) -> tuple[str, ...]:
+    """Remove what only checkpoints of forks that are gone needed; what could not be, in sentences."""
+    from hostfork.lifecycle.checkpoints import collect_garbage
+
+    try:
+        collect_garbage(store)
+    except HostforkError as error:
+        return (error.message, *error.details)
+    return ()
 
 
 def _process(pid: int) -> ForkProcess | None:
