@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pathspec import GitIgnoreSpec
 
+from hostfork.collect.active import ACTIVE_FILES, is_active
 from hostfork.collect.changeset import Change
-from hostfork.collect.classify import classify, is_active
+from hostfork.collect.classify import classify
 from hostfork.collect.ignores import Ignores, _patterns
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 
@@ -183,6 +184,36 @@ def test_active_files(path: str) -> None:
     assert is_active(f"{AT}/{path}")
     assert one(path).active
     assert not classify([Change(f"{AT}/{path}", ChangeKind.DELETED, EntryKind.FILE)], AT, Content())[0].active
+
+
+@pytest.mark.parametrize("pattern", ACTIVE_FILES)
+def test_every_entry_of_the_table_is_found(pattern: str) -> None:
+    """Each by itself, below other folders too."""
+    path = pattern.replace("**", "a/b").replace("*", "x")
+    assert is_active(f"/{path}")
+    assert one(f"sub/{path}").active
+    assert not is_active(f"{AT}/{path}x/y.txt") or pattern.endswith("**")
+
+
+@pytest.mark.parametrize(("path", "leads"), [
+    (".vscode", True), (".husky", True), ("sub/.github", True), (".git/hooks", True), (".config", False),
+    ("link", False), (".local/bin", True),
+])  # fmt: skip
+def test_a_symlink_in_place_of_a_folder_of_active_files(path: str, leads: bool) -> None:
+    assert one(path, EntryKind.SYMLINK, target="elsewhere").active is leads
+
+
+@pytest.mark.parametrize(("config", "found"), [
+    ("[core]\n\thooksPath = tools/hooks\n", True),
+    ("[user]\n\thooksPath = tools/hooks\n", False),
+    ("[CORE] hookspath=\"./tools/hooks/\"\n", True),
+    ("[core]\n\thooksPath = /etc/hooks\n", False),
+    ("", False),
+])  # fmt: skip
+def test_the_folder_that_git_runs_hooks_from(config: str, found: bool) -> None:
+    content = Content({".git/config": config})
+    assert one("tools/hooks/pre-commit", content=content).active is found
+    assert not one("tools/other", content=content).active
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hostfork.apply.target import Targets
 from hostfork.apply.threeway import ThreeWay
 from hostfork.apply.values import Choice, ConflictKind, Decision, OnConflict
 from hostfork.collect.changeset import Change
+from hostfork.collect.difference import relative_to
 from hostfork.helper.shapes import NamedTuple
 from hostfork.vocabulary import ChangeKind, EntryKind
 
@@ -44,11 +45,17 @@ def select(sources: Sequence[Source], choice: Choice) -> Selection:
                 continue
             if change.was is EntryKind.FOLDER and change.change in (ChangeKind.DELETED, ChangeKind.TYPE) and not below:
                 gone = change.path
-            if change.active and not choice.active:
+            if change.active and not choice.active and not _is_trusted(relative_to(source.at, change.path), choice):
                 active.append(change.path)
             taken.append(change)
         chosen.append(tuple(taken))
     return Selection(tuple(chosen), ignored, tuple(active))
+
+
+def _is_trusted(relative: str, choice: Choice) -> bool:
+    from fnmatch import fnmatchcase
+
+    return any(fnmatchcase(relative, pattern) for pattern in choice.trusted)
 
 
 def judge(source: Source, wanted: Sequence[Change], sides: Sides, targets: Targets, number: int,

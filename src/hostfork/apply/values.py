@@ -89,6 +89,8 @@ class Choice:
     ignored: bool = False
     special: bool = False
     active: bool = False
+    trusted: tuple[str, ...] = ()
+    """Patterns (fnmatch) of paths from a private path's top: where one matches, what the host runs may be changed."""
 
 
 @frozen

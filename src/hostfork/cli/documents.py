@@ -153,6 +153,7 @@ def result(outcome: Outcome) -> Document:
         "reclaiming": outcome.reclaiming,
         "storage_limit": outcome.storage_limit,
         "storage_taken": outcome.storage_taken,
+        "active": words(outcome.active),
     }
 
 

@@ -227,11 +227,20 @@ def closing_lines(outcome: Outcome, paths: dict[str, str], look: Look, exported:
     elif exported:
         lines.append(f"exported to {look.path(exported)}")
     if outcome.kept:
+        lines += active_lines(outcome.active, look)
         name = harmless(outcome.fork)
         hints = [f"hostfork diff {name}", f"hostfork apply {name}", f"hostfork discard {name}"]
         room = look.width - len(INDENT) if look.width else None
         lines.extend(wrapped(hints if outcome.changes.total else hints[2:], 0, room))
     return lines
+
+
+def active_lines(paths: Sequence[str], look: Look) -> list[str]:
+    """What of the changes the host runs by itself: the first path."""
+    if not paths:
+        return []
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return [f"! {look.path(paths[0], look.width and look.width - 50)}{more}   runs on your host by itself"]
 
 
 def limit_line(outcome: Outcome) -> str:

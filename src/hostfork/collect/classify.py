@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import translate
 from functools import cache
-from re import Pattern, compile, escape
+from re import Pattern, compile
 
 from hostfork.collect import names
+from hostfork.collect.active import Hooks, active
 from hostfork.collect.changeset import Change
 from hostfork.collect.difference import joined, relative_to
 from hostfork.collect.ignores import Final, Ignores
@@ -17,11 +18,11 @@ from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 
 def classify(changes: Iterable[Change], at: str, final: Final) -> tuple[Change, ...]:
     """The changes of the private path `at`, each with class, ignored folder and whether it is active."""
-    ignores = Ignores(final)
-    return tuple(_classified(change, at, ignores) for change in changes)
+    ignores, hooks = Ignores(final), Hooks(final)
+    return tuple(_classified(change, at, ignores, hooks) for change in changes)
 
 
-def _classified(change: Change, at: str, ignores: Ignores) -> Change:
+def _classified(change: Change, at: str, ignores: Ignores, hooks: Hooks) -> Change:
     relative = relative_to(at, change.path)
     folder = change.kind is EntryKind.FOLDER
     parent = relative.rpartition("/")[0]
@@ -30,10 +31,11 @@ def _classified(change: Change, at: str, ignores: Ignores) -> Change:
     if class_ is None:
         lost = ignored is not None or (bool(relative) and not folder and ignores.file(relative))
         class_ = ChangeClass.GENERATED if lost else ChangeClass.SOURCE
-    active = not folder and change.change is not ChangeKind.DELETED and is_active(change.path)
-    if class_ is ChangeClass.SOURCE and ignored is None and not active:
+    there = not folder and change.change is not ChangeKind.DELETED
+    runs = there and active(change.path, relative, change.kind, hooks)
+    if class_ is ChangeClass.SOURCE and ignored is None and not runs:
         return change
-    return replace(change, class_=class_, active=active, ignored_by=None if ignored is None else joined(at, ignored))
+    return replace(change, class_=class_, active=runs, ignored_by=None if ignored is None else joined(at, ignored))
 
 
 def _named_class(relative: str, folder: bool, kind: EntryKind) -> ChangeClass | None:
@@ -54,13 +56,6 @@ def _named_class(relative: str, folder: bool, kind: EntryKind) -> ChangeClass | 
     return ChangeClass.GENERATED if _files(names.GENERATED_FILES).match(name) else None
 
 
-def is_active(path: str) -> bool:
-    """Whether the host may run or obey a file with this path by itself."""
-    if path.startswith("/") and "/.git/hooks/" in path and path.endswith(".sample"):
-        return False
-    return _active().search(path) is not None
-
-
 @cache
 def _folders() -> dict[str, ChangeClass]:
     known = dict.fromkeys(names.GENERATED_FOLDERS, ChangeClass.GENERATED)
@@ -70,13 +65,3 @@ def _folders() -> dict[str, ChangeClass]:
 @cache
 def _files(patterns: tuple[str, ...]) -> Pattern[str]:
     return compile("|".join(translate(pattern) for pattern in patterns))
-
-
-@cache
-def _active() -> Pattern[str]:
-    ends = "|".join("/".join(_part(part) for part in pattern.split("/")) for pattern in names.ACTIVE_FILES)
-    return compile(rf"(?s)(?:^|/)(?:{ends})\Z")
-
-
-def _part(part: str) -> str:
-    return ".+" if part == "**" else "[^/]*".join(escape(piece) for piece in part.split("*"))

@@ -77,7 +77,8 @@ class _Apply:
     """One apply of one fork, which nobody else uses meanwhile."""
 
     def __init__(self, store: Store, folder: ForkFolder, record: Record, choice: Choice) -> None:
-        self._store, self._folder, self._record, self._choice = store, folder, record, choice
+        self._store, self._folder, self._record = store, folder, record
+        self._choice = replace(choice, trusted=record.asked.trusted)
         self._standing = Applies(store).of_fork(record.name, record.id)
 
     def run(self, dry_run: bool) -> Applied:

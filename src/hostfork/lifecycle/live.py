@@ -354,6 +354,7 @@ class LiveFork:
             notices=tuple(notice.sentence for notice in self._plan.notices if notice.kind.weaker),
             bytes_kept=size,
             changes_by_path=changes.counts_by_path(found),
+            active=tuple(one.path for changeset in found.values() for one in changeset.changes if one.active),
             storage_limit=self._plan.storage_limit,
             storage_taken=None if self._meter is None else self._meter.taken,
         )

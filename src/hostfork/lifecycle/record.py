@@ -280,6 +280,8 @@ class Outcome:
     reclaiming: bool = False
     storage_limit: int | None = None
     storage_taken: int | None = None
+    active: tuple[str, ...] = ()
+    """Changed paths that the host runs by itself."""
 
 
 @frozen
