@@ -709,6 +709,7 @@ POLICIES = st.builds(
     storage_limit=st.one_of(st.none(), st.integers(1, 1 << 50)),
     prefer=st.sampled_from(Prefer),
     unreadable=st.sampled_from(Unreadable),
+    private_git=st.booleans(),
     approval=st.booleans(),
     trusted=st.lists(NAMES.filter(bool), max_size=2).map(tuple),
     quiesce=st.one_of(

@@ -140,6 +140,8 @@ class Require(Enum):
     FOLDER_RENAME = "folder-rename"
     HARD_LINKS = "hard-links"
     CGROUP = "cgroup"
+    PRIVATE_GIT = "private-git"
+    """What git writes for a private work tree is private too: objects, references, index."""
 
 
 @unique

@@ -40,6 +40,7 @@ def request_from(options: dict[str, Any], command: tuple[str, ...]) -> Request:
             storage_limit=_size(options["storage_limit"], "--storage-limit"),
             prefer=options["prefer"],
             unreadable=options["unreadable"],
+            private_git=options["private_git"],
             quiesce=Quiesce(options["quiesce"], options["unquiesce"], options["freeze_cgroup"]),
         ),
         name=options.get("name"),

@@ -113,7 +113,7 @@ RULES = (
         "--require", "WHAT", "refuse unless kept: stable, snapshot, cgroup, …", Completes.REQUIRES,
         more="Fails before anything is made where this host or the chosen mechanism cannot keep it. WHAT: "
              "`independent`, `snapshot`, `stable`, `same-paths`, `cgroup`, `folder-rename`, `hard-links`, "
-             "`native-watchers`.",
+             "`native-watchers`, `private-git`.",
     ),
     _value(
         "--prefer", "native|memory", "which of equal mechanisms comes first", rare=True, words=("native", "memory"),
@@ -125,6 +125,11 @@ RULES = (
         "--unreadable", "refuse|skip", "what becomes of what cannot be read", rare=True, words=("refuse", "skip"),
         more="Where a private path is copied or cloned. `refuse` (the default) makes nothing and names each. `skip` "
              "puts an empty stand-in in its place that is as closed, names it, and never collects it.",
+    ),
+    _flag(
+        "--private-git", help="a worktree's repository is private too", rare=True,
+        more="Of a linked worktree, a submodule, or a folder of a work tree: git keeps objects, references and index "
+             "elsewhere, and would write there to the host. With it that folder is private, in the same way.",
     ),
     _flag(
         "--share-all", help="no rule is needed: everything stays the host's",

@@ -44,6 +44,7 @@ def policy_document(value: Policy) -> Document:
         },
         "share_all": value.share_all,
         "host_mounts_appear": value.host_mounts_appear,
+        "private_git": value.private_git,
         "ssh_config_copies": value.ssh_config_copies,
         "timeout": value.timeout,
         "storage_limit": value.storage_limit,

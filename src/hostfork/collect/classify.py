@@ -27,7 +27,7 @@ def _classified(change: Change, at: str, ignores: Ignores, hooks: Hooks) -> Chan
     folder = change.kind is EntryKind.FOLDER
     parent = relative.rpartition("/")[0]
     ignored = ignores.folder(relative if folder else parent)
-    class_ = _named_class(relative, folder, change.kind)
+    class_ = _named_class(relative if not _is_git(at) else f".git/{relative}", folder, change.kind)
     if class_ is None:
         lost = ignored is not None or (bool(relative) and not folder and ignores.file(relative))
         class_ = ChangeClass.GENERATED if lost else ChangeClass.SOURCE
@@ -36,6 +36,11 @@ def _classified(change: Change, at: str, ignores: Ignores, hooks: Hooks) -> Chan
     if class_ is ChangeClass.SOURCE and ignored is None and not runs:
         return change
     return replace(change, class_=class_, active=runs, ignored_by=None if ignored is None else joined(at, ignored))
+
+
+def _is_git(at: str) -> bool:
+    """Whether the private path is a repository's own folder, or lies in one."""
+    return "/.git/" in at + "/"
 
 
 def _named_class(relative: str, folder: bool, kind: EntryKind) -> ChangeClass | None:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 from hostfork.apply.commit import Wanted, check_branch, check_commit, has_commit, make_commit
 from hostfork.collect.changeset import Changeset
+from hostfork.collect.export import export_tree
 from hostfork.errors import ApplyError, Code, ForkError
 from hostfork.lifecycle import audit, changes, stages, uses
 from hostfork.lifecycle.context import who
 from hostfork.lifecycle.decisions import must_be_approved
-from hostfork.lifecycle.export import tree_for_git
+from hostfork.lifecycle.export import sides_of
 from hostfork.lifecycle.receipt import receipt
 from hostfork.lifecycle.record import PathRecord, Record, observed_activity
 from hostfork.lifecycle.store import ForkFolder, Store, as_fork_error, state_folder
@@ -98,7 +99,11 @@ def _commit(
 def _of_one_repository(record: Record) -> tuple[PathRecord, Repository]:
     """The private path whose content is committed: the one that lies in a repository."""
     found = [(path, repository_of(path.path)) for path in changes.private_paths(record)]
-    inside = [(path, repository) for path, repository in found if repository is not None]
+    inside = [
+        (path, repository)
+        for path, repository in found
+        if repository is not None and not f"{path.path}/".startswith(f"{repository.common}/")
+    ]
     if len(inside) != 1:
         what = (
             "several of its private paths are git work trees" if inside else "no private path lies in a git work tree"
@@ -123,7 +128,13 @@ def _tree(
     target = tree if place == "." else os.path.join(tree, place)
     with as_fork_error("the tree of a commit cannot be made ready", target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
-    tree_for_git(folder, record, path, changeset, target)
+    git = os.path.join(path.path, ".git")
+    part = changes.part_of(changeset, path).changes
+    some = Changeset(tuple(one for one in part if one.path != git and not one.path.startswith(git + "/")))
+    sides = sides_of(folder, record, path)
+    export_tree(
+        sides.base, sides.delta, some, path.path, (*path.omit, ".git"), target, sides.whole, sides.manifest
+    )  # fmt: skip
     return tree
 
 

@@ -75,6 +75,9 @@ def _why_not(require: Require, path: PathPlan, layout: Layout, *, quiesced: bool
     lost = _lost(require, kept)
     if lost is not None:
         return f"with {name} {lost}", f"--private {join_private(path.written, Mechanism.COPY)}"
+    if require is Require.PRIVATE_GIT:
+        git = layout.shared_git(path.path)
+        return None if git is None else (f"its repository {git.common} stays the host's", "--private-git")
     if require is Require.STABLE:
         return _unstable(path, kept, layout, quiesced=quiesced)
     return None

@@ -5,6 +5,7 @@
     requires = ["independent"]
     share-all = false
     host-mounts-appear = true
+    private-git = false        # true: a worktree's repository is private too, where it lies elsewhere
     prefer = "native"          # or "memory"
     unreadable = "refuse"      # or "skip": what cannot be read is left out of a copy or clone
 
@@ -81,6 +82,7 @@ _TOP = {
     "requires",
     "share-all",
     "host-mounts-appear",
+    "private-git",
     "rule",
     "endpoints",
     "environment",
@@ -215,6 +217,7 @@ def parse(text: str, file: str, name: str, home: str) -> Policy:
         environment=_environment(document, document.get(table, "environment", dict, {})),
         share_all=document.get(table, "share-all", bool, False),
         host_mounts_appear=document.get(table, "host-mounts-appear", bool, True),
+        private_git=document.get(table, "private-git", bool, False),
         ssh_config_copies=document.get(ssh, "config-copies", bool, True, ("ssh",)),
         timeout=_timeout(document, process.get("timeout")),
         storage_limit=document.size(storage["limit"], ("storage", "limit")) if "limit" in storage else None,

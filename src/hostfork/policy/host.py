@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from hostfork.policy.mounts import MountEntry, MountTable, mount_of, mounts, mounts_beneath
 from hostfork.policy.paths import beneath, join, within
+from hostfork.policy.repository import Repository, repository_of
 from hostfork.policy.rules import Default, EndpointSearch, Policy
 from hostfork.policy.sharing import Listener, OpenFile
 from hostfork.values import frozen
@@ -125,6 +126,8 @@ class HostFacts:
     limits: tuple[str, ...] = ()
     """Where namespaces are denied: the settings that deny them, as clauses."""
     settings: tuple[Setting, ...] = ()
+    repositories: tuple[tuple[str, Repository], ...] = ()
+    """The git work tree in which a private path lies, by resolved path."""
     other_pools: tuple[str, ...] = ()
     """Further folders of this user's with private storage, resolved."""
 
@@ -181,6 +184,7 @@ def observe(
         ssh_configs=_ssh_configs() if namespaces.user and policy.ssh_config_copies else (),
         limits=() if namespaces.available else denials(),
         settings=_settings(policy, roots, home, cwd) if roots else (),
+        repositories=tuple((root, found) for root in roots if (found := repository_of(root)) is not None),
         other_pools=tuple(paths[other].path for other in others),
     )
 

@@ -13,6 +13,7 @@ from hostfork.policy.host import HostFacts, Listener, MountEntry, MountTable, Pa
 from hostfork.policy.load import asked, conflict, same_effect
 from hostfork.policy.paths import beneath, components, relative, within
 from hostfork.policy.planned import EndpointPlan, NestedMount
+from hostfork.policy.repository import Repository
 from hostfork.policy.rules import EndpointRule, Policy, Rule
 from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access, EndpointKind, EntryKind
@@ -65,6 +66,12 @@ class Layout:
             if within(path, mount.path) and rule is not None and rule.path == mount.inside:
                 return mount
         return None
+
+    def shared_git(self, path: str) -> Repository | None:
+        """The repository of the work tree in which a private path lies, where its common folder is the host's."""
+        found = next((one for at, one in self.facts.repositories if at == path), None)
+        over = None if found is None else self.over(found.common)
+        return None if over is not None and over.access is Access.PRIVATE else found
 
     def omit(self, placed: Placed) -> tuple[str, ...]:
         """What lies in `placed` and belongs to something else: outermost paths, relative to it."""

@@ -40,9 +40,30 @@ def load(name: str, options: RuleOptions, cwd: str, home: str) -> Policy:
     Relative paths in options, and a relative policy file, start from `cwd`. Raises PolicyError: `policy.not-found`,
     `.syntax`, `.unknown-key`, `.bad-value`, `.bad-path`, `.conflict`, `.nothing-private`.
     """
-    policy = combine(read(name, cwd, home), options, cwd, home)
+    policy = _with_private_git(combine(read(name, cwd, home), options, cwd, home))
     demand_rules(policy, policy.rules)
     return policy
+
+
+def _with_private_git(policy: Policy) -> Policy:
+    """The policy with rules for repositories that lie elsewhere than the private work trees that need them.
+
+    Each is as private as the work tree.
+    """
+    if not policy.private_git:
+        return policy
+    from hostfork.policy.paths import within
+    from hostfork.policy.repository import repository_of
+
+    private = [(os.path.realpath(rule.path), rule) for rule in policy.rules if rule.access is Access.PRIVATE]
+    made: dict[str, Rule] = {}
+    for path, rule in private:
+        found = repository_of(path)
+        if found is not None and not any(within(found.common, other) for other, _ in private):
+            made[found.common] = replace(
+                rule, path=found.common, written=found.common, place="--private-git", line=None
+            )
+    return replace(policy, rules=policy.rules + tuple(made.values()))
 
 
 def read(name: str, cwd: str, home: str) -> Policy:
@@ -83,6 +104,7 @@ def combine(policy: Policy, options: RuleOptions, cwd: str, home: str) -> Policy
             policy.environment.defaults,
         ),
         share_all=policy.share_all or options.share_all,
+        private_git=policy.private_git or options.private_git,
         timeout=policy.timeout if options.timeout is None else options.timeout,
         storage_limit=policy.storage_limit if options.storage_limit is None else options.storage_limit,
         prefer=policy.prefer if options.prefer is None else parse_prefer(options.prefer, "--prefer"),
@@ -118,6 +140,7 @@ def dump(policy: Policy) -> str:
     table["requires"] = [word.value for word in policy.requires]
     table["share-all"] = policy.share_all
     table["host-mounts-appear"] = policy.host_mounts_appear
+    table["private-git"] = policy.private_git
     table["endpoints"] = {
         "search": policy.endpoint_search.value,
         "paths": [_dump_endpoint(endpoint) for endpoint in policy.endpoints],

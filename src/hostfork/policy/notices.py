@@ -97,6 +97,13 @@ def _of_path(path: PathPlan, placed: Placed, plan: Plan, layout: Layout) -> Iter
     if path.offer is None:
         return
     yield from _of_guarantees(path, path.offer.guarantees)
+    git = layout.shared_git(path.path)
+    if git is not None:
+        kind = NoticeKind.GIT_SHARED if git.linked else NoticeKind.GIT_ABOVE
+        sentence = (
+            f"git in {path.written} writes to {git.common}, which stays the host's: --private-git makes it private"
+        )
+        yield Notice(kind, sentence, git.common)
     if path.offer.unreadable:
         sentence = f"left out of {path.written}, which this user cannot read all of: {_some(path.offer.unreadable)}"
         yield Notice(NoticeKind.UNREADABLE, sentence, path.path)

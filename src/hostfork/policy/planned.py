@@ -121,6 +121,8 @@ class NoticeKind(Enum):
     SEVERAL_INSTANTS = ("several-instants", False)
     QUIESCED = ("quiesced", False)
     SETTING = ("setting", False)
+    GIT_SHARED = ("git-shared", True)
+    GIT_ABOVE = ("git-above", False)
 
 
 @frozen

@@ -23,15 +23,25 @@ class Repository:
     folder: str
     common: str
 
+    @property
+    def linked(self) -> bool:
+        """Whether the work tree only names it: a linked worktree, or a submodule."""
+        return self.folder != os.path.join(self.top, ".git")
+
 
 def repository_of(path: str) -> Repository | None:
-    """The work tree that a path lies in, the innermost; None where there is none or it cannot be told."""
-    top = path
+    """The work tree that a path lies in, the innermost; None where there is none or it cannot be told.
+
+    In a repository's own folder there is none.
+    """
+    top, below = path, ""
     while True:
+        if below == ".git":
+            return None
         found = _at(top)
         if found is not None or top == "/":
             return found
-        top = os.path.dirname(top)
+        top, below = os.path.split(top)
 
 
 def head_of(repository: Repository) -> str | None:

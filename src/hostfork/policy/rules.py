@@ -115,6 +115,8 @@ class Policy:
     unreadable: Unreadable = Unreadable.REFUSE
     quiesce: Quiesce = Quiesce()
     storage_limit: int | None = None
+    private_git: bool = False
+    """Where git keeps what belongs to a private work tree is private too, if it lies elsewhere."""
     approval: bool = False
     """Changes are applied only once somebody outside the fork has approved them."""
     trusted: tuple[str, ...] = ()
@@ -139,5 +141,6 @@ class RuleOptions:
     unreadable: str | None = None
     quiesce: Quiesce = Quiesce()
     storage_limit: int | None = None
+    private_git: bool = False
     made: tuple[Rule, ...] = ()
     """Rules that are made already, of a baseline's trees."""
