@@ -52,6 +52,8 @@ GROUPS = {
     "workload": "The processes",
     "collect": "What a fork contains",
     "fork": "Forks",
+    "checkpoint": "Checkpoints",
+    "apply": "Applying and taking back",
     "baseline": "Baselines",
     "internal": "hostfork itself",
 }
