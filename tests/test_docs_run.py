@@ -20,7 +20,19 @@ from test_docs import FENCE, ROOT
 RUN = ["README.md"]
 RUN += [
     f"docs/{name}.md"
-    for name in ("guide", "agents", "untrusted", "experiments", "mechanisms", "limits", "tools", "space", "baselines", "audit")
+    for name in (
+        "guide",
+        "agents",
+        "untrusted",
+        "experiments",
+        "mechanisms",
+        "limits",
+        "tools",
+        "space",
+        "baselines",
+        "audit",
+        "kept-forks",
+    )
 ]
 COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n?", re.MULTILINE)
 END = "=== end of output ==="

@@ -95,6 +95,35 @@ def test_a_delegated_cgroup_and_root_need_no_scope(machine: Machine) -> None:
     assert machine.unit(RUN).stdout.startswith(SCOPE)
 
 
+def test_a_command_in_the_background_outlives_its_session(machine: Machine) -> None:
+    """It is in a scope of the manager's, not of the session; what is said of a logout is what lingering says."""
+    run = "hostfork run --detach --name bg --private . -- sh -c 'tail -n 1 /proc/self/cgroup; exec sleep 35'"
+    lingers = "/var/lib/systemd/linger/ana"
+    machine.root("mv", lingers, "/root/ana")
+    try:
+        done = machine.login(run)
+    finally:
+        machine.root("mv", "/root/ana", lingers)
+    assert (done.returncode, done.stdout) == (0, "bg\n"), done
+    assert "ends when you log out" in done.stderr
+    assert "enable-linger" in done.stderr
+    assert [(found["name"], found["activity"]) for found in machine.forks()] == [("bg", "running")]
+    assert machine.unit("hostfork logs bg").stdout.startswith(SCOPE)
+    assert machine.unit("hostfork exec bg -- cat a").stdout == "a\n"
+    assert machine.unit("hostfork stop bg && hostfork wait bg").returncode == 143
+    assert "goes on after you log out" in machine.login(run.replace("bg", "two")).stderr
+    assert machine.unit("hostfork discard --yes bg two").returncode == 0
+    assert machine.scopes() == []
+
+
+def test_a_view_does_not_belong_to_who_came_first(machine: Machine) -> None:
+    """Its holder has a scope of its own, also where the caller's cgroup is delegated and would do."""
+    one = "hostfork create k --private . && hostfork exec k -- tail -n 1 /proc/self/cgroup"
+    assert machine.unit(one, "Delegate=yes").stdout.startswith(f"k\n{SCOPE}")
+    assert machine.unit("hostfork discard --yes k").returncode == 0
+    assert machine.scopes() == []
+
+
 def test_a_manager_that_ends_meanwhile_ends_the_command(machine: Machine) -> None:
     """Its changes are kept."""
     with ThreadPoolExecutor() as beside:

@@ -8,11 +8,11 @@ propagation  host mounts made later appear (slave), or not (private); ours never
 view         detached trees are made and attached
 verify       each path is what the plan says
 privileges   capabilities are given up
+enter        for a command in a kept fork, instead of those from `namespaces` to `verify`: it comes into its view
 context      the working directory is entered by its path
 exec         the keeper forks the command
 
-A helper that holds a kept fork's view stops after `privileges`; one that enters a view has `enter` for the five steps
-from `namespaces` to `verify`.
+A helper that holds a kept fork's view stops after `privileges`.
 """
 
 from __future__ import annotations

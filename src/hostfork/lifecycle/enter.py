@@ -103,6 +103,8 @@ class Visit:
         if self._number is None:
             self._number = entries.new_number(self._folder, detached=False)
         group = self._make_group()
+        if group is not None:
+            helper.come_near(group.path)
         entry = Entry(
             self._number, self._request.command, now(), own, None if group is None else group.path,
             keeper=helper.identity(), detached=self._detached,

@@ -109,6 +109,25 @@ class Helper:
             self._scope = None
         return self._place
 
+    def come_near(self, group: str) -> None:
+        """Be where children can be put into that group: what it and the helper's have in common must be this user's.
+
+        Where it is not, a scope of the systemd manager that made the group's does, if there is one; nothing is raised.
+        """
+        if self._scope is not None:
+            self.place()
+        if os.geteuid() == 0:
+            return
+        from hostfork.workload.cgroup import own_folder
+        from hostfork.workload.scope import ScopeRequest, manager_socket
+
+        own, manager = own_folder(self.pid), manager_socket()
+        if own is None or manager is None or os.access(f"{os.path.commonpath((own, group))}/cgroup.procs", os.W_OK):
+            return
+        scope = ScopeRequest(manager, self.pid)
+        scope.wait(self.late)
+        scope.close()
+
     def identity(self) -> ProcessIdentity | None:
         """Who it is; None where it died and a caller that ignores SIGCHLD let the kernel reap it."""
         try:
