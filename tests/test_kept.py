@@ -551,3 +551,92 @@ def test_without_a_cgroup_nothing_is_suspended_and_all_is_stopped(user, hostfork
     kept("stop", "k", check=0)
     assert held.wait(60) == 143
     kept("discard", "k", "--yes", check=0)
+
+
+# --- more ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_storage_limit_counts_for_every_command(kept):
+    kept("create", "k", "--private", ".:live", "--storage-limit", "2M", check=0)
+    kept("exec", "k", "--", "sh", "-c", "head -c 500000 /dev/zero > some", check=0)
+    done = kept("exec", "k", "--", "sh", "-c", "head -c 9000000 /dev/zero > much; sleep 300", check=125)
+    assert "storage.limit" in done.stderr
+    assert kept.record().activity.value == "idle"
+
+
+@pytest.mark.parametrize("mode", [":live", ":copy"])
+def test_a_run_that_was_killed_is_entered(kept, mode):
+    """What recovery kept has its terms too."""
+    owner = kept.start("run", "--name", "k", "--private", "." + mode, "--", "sh", "-c", "echo x > new; sleep 300")
+    rigs.wait_until(lambda: "new" in kept("diff", "k").stdout)
+    owner.kill()
+    owner.wait(60)
+    assert "kept" in kept("recover").stdout
+    assert kept("exec", "k", "--", "cat", "new", "a.txt", check=0).stdout == "x\none\n"
+
+
+def test_programs_enter_from_many_threads(kept):
+    kept("create", "k", "--private", ".:live", check=0)
+    assert kept.person.call(_enter_from_threads, kept.project) == [number % 7 for number in range(40)]
+    assert kept.record().activity.value == "idle"
+
+
+def _enter_from_threads(project):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from hostfork import api
+
+    def one(number):
+        request = api.Request(("sh", "-c", f"echo {number} >> log; exit {number % 7}"), cwd=project)
+        return api.enter("k", request).status.exit
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(one, range(40)))
+
+
+def test_a_kill_while_a_command_goes_into_the_background(kept):
+    """It runs or it does not; the fork is there or not; and recovery leaves nothing that nobody owns."""
+    chance = random.Random(3)
+    for number in range(10):
+        name = f"k{number}"
+        started = kept.start("run", "--detach", "--name", name, "--private", ".", "--", "true", start_new_session=True)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            started.wait(chance.uniform(0, 0.3))
+        started.kill()
+        started.wait(60)
+    rigs.wait_until(lambda: "running" not in kept("list").stdout)
+    kept("recover")
+    states = {fork["activity"] for fork in json.loads(kept("list", "--json").stdout)["forks"]}
+    assert states <= {"idle"}
+    kept("discard", "--all", "--yes")
+    assert rigs.left_in_state(kept.person.state) == []
+
+
+@pytest.mark.rig("cgroup")
+def test_a_plain_run_is_suspended(kept):
+    busy = kept.start("run", "-q", "--name", "r", "--private", ".", "--", "sleep", "300")
+    rigs.wait_until(lambda: "running" in kept("list").stdout)
+    rigs.wait_until(lambda: kept("suspend", "r").returncode == 0)
+    assert "frozen" in kept("list").stdout
+    kept("resume", "r", check=0)
+    end(busy)
+
+
+def test_a_sealed_fork_is_not_entered(kept):
+    kept("create", "k", "--private", ".", check=0)
+    kept("exec", "k", "--", "sh", "-c", "echo x > new", check=0)
+    kept("seal", "k", check=0)
+    assert "fork.decided" in kept("exec", "k", "--", "true", check=125).stderr
+    kept("unseal", "k", check=0)
+    kept("exec", "k", "--", "true", check=0)
+
+
+def test_a_place_that_is_gone_is_left_out(kept):
+    """An endpoint that the host made below the private path later has no place in a copy, and is no obstacle."""
+    kept("create", "k", "--private", ".:copy", check=0)
+    listen = "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('late'); s.listen(); print('up', flush=1)"
+    server = kept.person.popen([sys.executable, "-c", listen + "; time.sleep(300)"], cwd=kept.project,
+                               stdout=subprocess.PIPE, text=True)  # fmt: skip
+    assert server.stdout.readline() == "up\n"
+    assert kept("exec", "k", "--", "sh", "-c", "ls late; ls a.txt").stdout == "a.txt\n"
+    end(server)
