@@ -22,21 +22,24 @@ from hostfork.policy.rules import Policy, RuleOptions
 from hostfork.workload.watch import SignalSource
 
 __all__ = [
-    "Applied", "Baseline", "Branched", "BrokenFork", "Caller", "Checkpoint", "Choice", "Collected", "Detached", "Entry",
-    "Expired", "ExportForm", "Fork", "ForkCommand", "ForkProcess", "Holder", "Keep", "KeepRules", "Log",
-    "MadeBaseline", "MadeCheckpoint", "Meeting", "Origin", "OriginKind", "Outcome", "Overview", "Plan", "Policy",
-    "PoolUse", "Receipt", "Reclaiming", "Record", "Recovered", "Request", "Restored", "RuleOptions", "SignalSource",
-    "Stopped", "Undone", "VerifiedBaseline", "apply", "approve", "baseline", "baseline_names", "baseline_stored",
-    "baseline_usage", "baseline_users", "baselines", "branch", "checkpoint", "checkpoint_names", "checkpoints",
-    "commit", "create", "create_baseline", "create_baseline_from", "discard_running", "enter", "enter_detached",
-    "entries", "expired", "fork_names", "gc", "gc_in_background", "kept_bytes", "log_of", "logs", "meets", "plan",
-    "policies", "policy", "policy_text", "read_log", "reclaiming", "recover", "refresh_baseline", "remove_baseline",
-    "restore", "resume", "run", "run_detached", "seal", "settle_applies", "stop", "suspend", "undo", "unseal",
-    "usage", "verifiable_baselines", "verify_baseline", "wait", "without_password",
+    "Applied", "Baseline", "Branched", "BrokenFork", "Caller", "Checkpoint", "Choice", "Collected", "Compared",
+    "Detached", "Entry", "Expired", "ExportForm", "Fork", "ForkCommand", "ForkProcess", "Holder", "Keep",
+    "KeepRules", "Log", "MadeBaseline", "MadeCheckpoint", "Meeting", "Origin", "OriginKind", "Outcome", "Overview",
+    "Past", "Plan", "Policy", "PoolUse", "Receipt", "Reclaiming", "Record", "Recovered", "Request", "Restored",
+    "RuleOptions", "SignalSource", "Stopped", "Undone", "VerifiedBaseline", "VerifiedCheckpoints", "apply",
+    "approve", "baseline", "baseline_names", "baseline_stored", "baseline_usage", "baseline_users", "baselines",
+    "branch", "checkpoint", "checkpoint_names", "checkpoints", "commit", "compared", "create", "create_baseline",
+    "create_baseline_from", "discard_running", "enter", "enter_detached", "entries", "expired", "fork_names", "gc",
+    "gc_in_background", "kept_bytes", "log_of", "logs", "meets", "opened", "plan", "policies", "policy",
+    "policy_text", "read_log", "reclaiming", "recover", "refresh_baseline", "remove_baseline", "restore", "resume",
+    "run", "run_detached", "seal", "settle_applies", "stop", "suspend", "undo", "unseal", "usage",
+    "verifiable_baselines", "verify_baseline", "verify_checkpoints", "wait", "without_password",
 ]  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from hostfork.apply.values import Applied, Choice, Undone
     from hostfork.baseline.catalog import Baseline, Origin
     from hostfork.baseline.git import without_password
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from hostfork.lifecycle.checkpoints import Made as MadeCheckpoint
     from hostfork.lifecycle.checkpoints import Verified as VerifiedCheckpoints
     from hostfork.lifecycle.committing import commit
+    from hostfork.lifecycle.comparing import Compared
     from hostfork.lifecycle.config import KeepRules
     from hostfork.lifecycle.decisions import approve, seal, unseal
     from hostfork.lifecycle.detached import Detached, enter_detached, run_detached
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
     from hostfork.lifecycle.fork import BrokenFork, Fork
     from hostfork.lifecycle.meeting import Meeting, meets
     from hostfork.lifecycle.moments import Checkpoint
+    from hostfork.lifecycle.past import Past
     from hostfork.lifecycle.receipt import Receipt
     from hostfork.lifecycle.restoring import Restored
     from hostfork.lifecycle.settling import settle_applies
@@ -77,7 +82,9 @@ _LATER = {
     "apply": "lifecycle.applying", "undo": "lifecycle.undoing", "settle_applies": "lifecycle.settling",
     "Checkpoint": "lifecycle.moments", "MadeCheckpoint": "lifecycle.checkpoints:Made",
     "Restored": "lifecycle.restoring",
-    "VerifiedCheckpoints": "lifecycle.checkpoints:Verified", "Branched": "lifecycle.branches", "branch": "lifecycle.branches",
+    "VerifiedCheckpoints": "lifecycle.checkpoints:Verified", "Past": "lifecycle.past",
+    "Compared": "lifecycle.comparing",
+    "Branched": "lifecycle.branches", "branch": "lifecycle.branches",
     "BrokenFork": "lifecycle.fork", "Fork": "lifecycle.fork", "Expired": "lifecycle.expired",
     "Collected": "lifecycle.expiry", "KeepRules": "lifecycle.config", "Holder": "lifecycle.usage",
     "Overview": "lifecycle.usage", "PoolUse": "lifecycle.usage", "Baseline": "baseline.catalog",
@@ -246,6 +253,29 @@ def checkpoints(name: str) -> tuple[Checkpoint, ...]:
 
     with Store(state_folder()).find(name) as fork:
         return read(fork)
+
+
+def opened(words: str) -> AbstractContextManager[Fork | Past]:
+    """What is to be looked at: a fork by its name, or a checkpoint as `FORK@ID` or by its id alone. Beginnings are
+    enough. Raises ForkError, CheckpointError."""
+    from contextlib import nullcontext
+
+    from hostfork.lifecycle.fork import Fork
+    from hostfork.lifecycle.moments import is_one
+    from hostfork.lifecycle.past import Past
+    from hostfork.lifecycle.store import Store, state_folder
+
+    store = Store(state_folder())
+    return Past(store, words) if is_one(store, words) else nullcontext(Fork.open(words))
+
+
+def compared(one: str, other: str) -> Compared:
+    """Two moments, each `FORK@base`, `FORK@host`, `FORK@now` or `FORK@ID`; to be used as a context. Raises
+    HostforkError."""
+    from hostfork.lifecycle.comparing import Compared
+    from hostfork.lifecycle.store import Store, state_folder
+
+    return Compared(Store(state_folder()), one, other)
 
 
 def verify_checkpoints(name: str | None = None) -> VerifiedCheckpoints:

@@ -29,6 +29,8 @@ from hostfork.collect.store import read_changeset, write_changeset
 from hostfork.errors import CheckpointError, Code, CollectError
 from hostfork.values import frozen
 
+VIEW = "view-"
+"""What trees begin with that are made to look at a checkpoint; they are gone when that lock is free."""
 _MANIFEST, _CHANGES = "manifest", "changes"
 Told = Callable[[int, int], None]
 """Told now and then: files and bytes read."""
@@ -210,6 +212,9 @@ class Checkpoints:
         trees = objects = size = 0
         needed: set[str] = set()
         whole = True
+        for name in os.listdir(self.folder):
+            if name.startswith(VIEW):
+                _remove_view(self.folder, name)
         for name in os.listdir(self._trees):
             if name in wanted:
                 try:
@@ -253,6 +258,16 @@ def _damaged(name: str, path: str, error: Exception) -> CheckpointError:
         errno=number, details=(f"{path} cannot be read" if number else f"{path}: {error}",),
         hint="hostfork checkpoints --verify tells what is damaged",
     )  # fmt: skip
+
+
+def _remove_view(folder: str, name: str) -> None:
+    from hostfork.collect.copying import remove_tree
+
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_tree(opened, name)
+    finally:
+        os.close(opened)
 
 
 def _remove_folder(path: str) -> None:

@@ -70,8 +70,8 @@ def _verify(output: Output, fork: str | None) -> int:
         facts = {"files": done.files, "bytes": done.bytes, "seconds": round(done.seconds, 3)}
         output.document(answer({"checkpoints": done.checkpoints, **facts, "damage": damage}))
         return int(bool(done.damage))
-    facts = f"{plural(done.files, 'file')}, {size(done.bytes)}, {duration(done.seconds)}"
-    output.lines([f"{plural(done.checkpoints, 'checkpoint')}  {facts}"])
+    read = f"{plural(done.files, 'file')}, {size(done.bytes)}, {duration(done.seconds)}"
+    output.lines([f"{plural(done.checkpoints, 'checkpoint')}  {read}"])
     if not done.damage:
         return 0
     rows = [

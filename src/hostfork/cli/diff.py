@@ -15,13 +15,23 @@ from hostfork.cli.verb import absolute, flag, fork_argument, verb
 from hostfork.errors import Code, PolicyError
 from hostfork.vocabulary import Access
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from typing import TypeAlias
+
+    Content: TypeAlias = api.Fork | api.Past | api.Compared
+
+_MOMENTS = ("base", "host", "now")
+"""Beside checkpoints."""
+
 
 @verb(
     "diff",
-    "Show what a fork changed.",
+    "Show what a fork changed, or what differs between two moments.",
     Example("hostfork diff calm-otter", "A line for each path, and for each ignored folder."),
     Example("hostfork diff calm-otter src --patch | git apply --check", "Whether what changed below `src` applies."),
-    Example("hostfork diff calm-otter --exit-code --json", "For a program: status 1 if something changed.", status=1),
+    Example("hostfork diff calm-otter@3f9a calm-otter@now", "What changed since a checkpoint."),
     manual=Manual(
         about=(
             "Compares the fork's final content with what the private paths were when it was made: `A` created, `M` "
@@ -30,6 +40,10 @@ from hostfork.vocabulary import Access
             "rewritten with the same bytes, is not there.",
             "Folders that the project ignores (`.gitignore`) are one line each; `--all`, or naming a path, shows what "
             "is in them. PATH is a path of the host: `src` means `src` in the working directory.",
+            "FORK@ID, or the ID alone, is a checkpoint. `diff A B` with two moments is what differs from A to B: each "
+            "is FORK@ID, FORK@base (what the fork started from), FORK@now or FORK@host (what the host has there now). "
+            "B is told from a PATH by its `@`; write a path that has one as `./a@b`. Of the host is looked at what has "
+            "another kind, mode, owner, size or time than the base, and that is compared byte by byte.",
             "`--patch` is one patch that `git apply` takes. Where the content of the base is no longer there, the "
             "answer is the error `base.gone`, never a patch against another file.",
         ),
@@ -53,8 +67,21 @@ def diff_verb(output: Output, fork: str, paths: tuple[str, ...], every: bool, st
             Code.POLICY_USAGE, f"--patch and {'--json' if output.json else '--stat'} contradict each other",
             place="--patch", step="options", hint="give one of them",
         )  # fmt: skip
-    found = api.Fork.open(fork)
-    asked = tuple(absolute(path) for path in paths)
+    with _opened(fork, paths[:1]) as found:
+        asked = tuple(absolute(path) for path in paths if not isinstance(found, api.Compared) or path != paths[0])
+        return _show(output, found, asked, every, stat, patch, exit_code)
+
+
+def _opened(fork: str, second: tuple[str, ...]) -> AbstractContextManager[Content]:
+    """What is to be shown: a fork, a checkpoint, or the differences of two moments."""
+    if second and "@" in second[0] and "/" not in second[0].partition("@")[0]:
+        return api.compared(fork, second[0])
+    name, _, which = fork.rpartition("@")
+    return api.compared(f"{name}@base", fork) if name and which in _MOMENTS else api.opened(fork)
+
+
+def _show(output: Output, found: Content, asked: tuple[str, ...], every: bool, stat: bool, patch: bool,
+          exit_code: bool) -> int:  # fmt: skip
     if patch:
         some = _write_patch(output, found, asked)
         return int(exit_code and (some or bool(found.diff(asked).changes)))
@@ -74,7 +101,7 @@ def diff_verb(output: Output, fork: str, paths: tuple[str, ...], every: bool, st
     return int(exit_code and bool(changeset.changes))
 
 
-def _write_patch(output: Output, fork: api.Fork, paths: tuple[str, ...]) -> bool:
+def _write_patch(output: Output, fork: Content, paths: tuple[str, ...]) -> bool:
     """The patch as it is; on a terminal, harmless and in colour. Gives whether there was any."""
     some = False
     for piece in fork.patch(paths):

@@ -36,6 +36,7 @@ _SHOWN = 5
             "hard links, and as root with owners. With one private path DEST is that path's content; with several, "
             "each lies below DEST at its absolute path. Devices and sockets are left out and set-uid bits are taken "
             "away; each is named.",
+            "FORK@ID, or the ID alone, is what the fork held at that checkpoint (`hostfork checkpoints`).",
             "`--changes-only` writes what changed and `changes.json`, which alone carries deletions. A whole tree "
             "needs the unchanged rest: where the fork does not hold it and the host has changed it since, the answer "
             "is the error `base.gone`.",
@@ -55,7 +56,11 @@ def export_verb(output: Output, fork: str, dest: str | None, changes_only: bool,
         raise _usage("--tar and --changes-only contradict each other", "give one of them")
     if not tar and dest is None:
         raise _usage("no destination", f"hostfork export {fork} ./{fork}")
-    found = api.Fork.open(fork)
+    with api.opened(fork) as found:
+        return _export(output, found, dest, changes_only, tar)
+
+
+def _export(output: Output, found: api.Fork | api.Past, dest: str | None, changes_only: bool, tar: bool) -> int:
     if not tar:
         assert dest is not None
         report = found.export(absolute(dest), ExportForm.CHANGES_ONLY if changes_only else ExportForm.TREE)
@@ -115,7 +120,7 @@ class _Stdout(io.RawIOBase):
         return len(content)
 
 
-def _to_stdout(fork: api.Fork) -> tuple[str, ...]:
+def _to_stdout(fork: api.Fork | api.Past) -> tuple[str, ...]:
     from typing import cast
 
     try:
@@ -126,7 +131,7 @@ def _to_stdout(fork: api.Fork) -> tuple[str, ...]:
         raise
 
 
-def _to_file(fork: api.Fork, dest: str) -> tuple[str, ...]:
+def _to_file(fork: api.Fork | api.Past, dest: str) -> tuple[str, ...]:
     """A new file, whole or not there."""
     path = absolute(dest)
     try:

@@ -1,4 +1,4 @@
-"""Read-only snapshots of a private Btrfs snapshot, kept in its key's folder: moments to which it can go back.
+"""Snapshots of a private Btrfs snapshot, kept in its key's folder: moments to which it can go back.
 
     POOL/btrfs/KEY/at-NAME       one of them; it goes with the key
     POOL/btrfs/KEY/tree-new      for a moment: what is about to become `tree`
@@ -20,13 +20,16 @@ from hostfork.storage.entry import FOLDER
 from hostfork.storage.failures import failed, is_full, no_space
 from hostfork.storage.keys import aside_name
 from hostfork.storage.pace import Pace
-from hostfork.storage.subvolume import Obstacle
+from hostfork.storage.subvolume import Nested, Obstacle
 
 TREE, _AT, _FRESH = "tree", "at-", "tree-new"
 
 
 class Moments:
-    """Those of one key. Every call raises StorageError."""
+    """Those of one key. Every call raises StorageError.
+
+    An ordinary user's are not read-only: what is closed to its owner is opened for the moment of reading.
+    """
 
     def __init__(self, path: str, key: str) -> None:
         self._path, self._key = path, key
@@ -37,7 +40,11 @@ class Moments:
             _drop(room, _AT + name)
             root = os.open(TREE, FOLDER, dir_fd=room)
             try:
-                snapshot.again_from(root, subvolume.nested_below(root, _inside(room)), room, _AT + name)
+                nested = subvolume.nested_below(root, _inside(room))
+                if os.geteuid() == 0:
+                    snapshot.again_from(root, nested, room, _AT + name)
+                else:
+                    _writable(root, nested, room, _AT + name)
             finally:
                 os.close(root)
         return snapshot.inside(self._path, _AT + name, self._key)
@@ -64,6 +71,10 @@ class Moments:
         """Whether it is there."""
         return os.path.isdir(os.path.join(self._path, _AT + name))
 
+    def inside(self, name: str) -> str:
+        """Where the private content lies in it."""
+        return snapshot.inside(self._path, _AT + name, self._key)
+
     def go_back(self, name: str, swapped: Callable[[], None]) -> None:
         """Make `tree` what it was at that moment; `swapped` is called once it is."""
         with self._room(f"private storage {self._key} could not go back to a snapshot") as room:
@@ -71,14 +82,7 @@ class Moments:
                 self._set_aside(room)
             root = os.open(_AT + name, FOLDER, dir_fd=room)
             try:
-                nested = subvolume.nested_below(root, _inside(room))
-                ioctls.snapshot(root, _FRESH, room)
-                if nested:
-                    made = os.open(_FRESH, FOLDER, dir_fd=room)
-                    try:
-                        subvolume.snapshot_nested(root, made, nested)
-                    finally:
-                        os.close(made)
+                _writable(root, subvolume.nested_below(root, _inside(room)), room, _FRESH)
             finally:
                 os.close(root)
             renameat2(_FRESH, TREE, RENAME_EXCHANGE, old_folder=room, new_folder=room)
@@ -123,6 +127,17 @@ class Moments:
             os.rename(_FRESH, f"{aside}/{TREE}", src_dir_fd=room, dst_dir_fd=folder)
         finally:
             os.close(folder)
+
+
+def _writable(root: int, nested: tuple[Nested, ...], room: int, name: str) -> None:
+    """Make a writable snapshot of an open one, what is nested in it included."""
+    ioctls.snapshot(root, name, room)
+    if nested:
+        made = os.open(name, FOLDER, dir_fd=room)
+        try:
+            subvolume.snapshot_nested(root, made, nested)
+        finally:
+            os.close(made)
 
 
 def _drop(room: int, name: str) -> None:
