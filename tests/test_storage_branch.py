@@ -99,13 +99,6 @@ def change(tree: str) -> None:
     os.chmod(tree, 0o555)
 
 
-def change_openly(tree: str) -> None:
-    """The same without what is closed: that is opened for a moment, in which nobody is killed here."""
-    change(tree)
-    for path in (tree, f"{tree}/closed", f"{tree}/secret"):
-        os.chmod(path, 0o700)
-
-
 def readable(tree: str) -> Facts:
     """Everything below a tree, what is closed to its owner too: a copy of the view is opened first."""
     modes = {}
@@ -147,13 +140,13 @@ def _no_write(path: str) -> None:
 _FILL = Fill(_no_write)
 
 
-def made(person: Person, disk: Disk, storage: Storage, act: Callable[[str], None] = change) -> str:
+def made(person: Person, disk: Disk, storage: Storage) -> str:
     """A key `k` with changes; the pool."""
     source, pool = sample(person, disk, build)
 
     def fork() -> None:
         storage.prepare("k", Source(source), pool)
-        visible(storage, "k", pool, act)
+        visible(storage, "k", pool, change)
 
     person.call(fork)
     return pool
@@ -433,7 +426,7 @@ def _killed(person: Person, at: int, act: Callable[[], Any]) -> bool:
 def test_a_branch_that_is_killed_leaves_its_fork_whole_and_nothing_else(
     overlays: None, row: Row, storage: Storage, disk: Disk, person: Person, of: str
 ) -> None:
-    pool = made(person, disk, storage, change_openly)
+    pool = made(person, disk, storage)
     before = seen(person, storage, "k", pool)
     person.call(storage.thaw, "k", pool)
     fill = Fill(_no_write, mounted=of == "mounted")
@@ -453,7 +446,7 @@ def test_a_branch_that_is_killed_leaves_its_fork_whole_and_nothing_else(
 def test_a_thaw_that_is_killed_leaves_all_as_it_was(
     overlays: None, row: Row, storage: Storage, one_disk: Disk, person: Person
 ) -> None:
-    pool = made(person, one_disk, storage, change_openly)
+    pool = made(person, one_disk, storage)
     before = seen(person, storage, "k", pool)
     for branched in (False, True):
         for at in itertools.count(1):
@@ -478,7 +471,7 @@ def test_a_thaw_that_is_killed_leaves_all_as_it_was(
 def test_what_a_killed_branch_left_goes_with_its_fork(
     overlays: None, row: Row, storage: Storage, one_disk: Disk, person: Person
 ) -> None:
-    pool = made(person, one_disk, storage, change_openly)
+    pool = made(person, one_disk, storage)
     source = os.path.join(os.path.dirname(pool), "source")
     for at in itertools.count(1):
         killed = _killed(person, at, lambda: storage.branch("b", "k", pool, _FILL))

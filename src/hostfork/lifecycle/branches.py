@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Iterator
 
-from hostfork.collect.changeset import Changeset, Counts
+from hostfork.collect.changeset import Counts
 from hostfork.errors import Code, ForkError, HostforkError
 from hostfork.lifecycle import audit, changes, moments, uses
 from hostfork.lifecycle.checkpoints import ready
@@ -207,7 +207,6 @@ def _kept(
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(of.file(name), fork.file(name))
         write_stamp(fork, record.pool)
-    changes.store_changes(fork, Changeset(()))
     paths = {path.key: path for path, _ in made}
     record = replace(record, paths=tuple(paths.get(path.key, path) for path in record.paths))
     record = fork.advance(record, Activity.IDLE, durable=True)

@@ -164,7 +164,7 @@ def _tidy(folder: ForkFolder, record: Record) -> Recovered | None:
     await_keeper(record)
     left = erased(record.pool, close_view(record, None), background=False)
     stored = changes.stored_changes(folder)
-    if stored is not None:
+    if stored is not None and not record.lasting:
         changes.reduce_storage(record, changes.parts_of(stored, record))
     uses.begin(folder.path)
     if not left:

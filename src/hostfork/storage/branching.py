@@ -167,9 +167,9 @@ def _copy_into(storage: Stacked, path: str, made: str, key: str, below: tuple[st
         into = _begin(path, room, key)
         try:
             uppers = [os.path.join(storage.place(one, key), UPPER) for one in (path, *below)]
-            copied = duplicate(uppers[-1], UPPER, into)
+            copied = duplicate(uppers[-1], UPPER, into, room)
             for upper in reversed(uppers[:-1]):
-                copied += duplicate(upper, _NEXT, into)
+                copied += duplicate(upper, _NEXT, into, room)
                 _merge_next(into)
             os.mkdir(WORK, 0o700, dir_fd=into)
             return copied
@@ -193,8 +193,8 @@ def _merge_next(into: int) -> None:
 
 def _begin_upper(storage: Stacked, layer: str, new: str, key: str) -> None:
     """Make work and upper folder of the new key over a layer; the top is like that one's. Raises OSError."""
-    copier = OwnCopier()
     room = os.open(new, FOLDER)
+    copier = OwnCopier(room)
     try:
         into = _begin(layer, room, key)
         base = copier.opener(os.path.join(storage.place(layer, key), UPPER), room)

@@ -15,17 +15,19 @@ from hostfork.storage.tree import FolderMovedError
 _LINKS = "links"
 
 
-def duplicate(tree: str, name: str, room: int, witness: Witness | None = None) -> int:
+def duplicate(tree: str, name: str, into: int, key: int, witness: Witness | None = None) -> int:
     """Copy a folder or a single entry as `name` into an open folder; the bytes that share no blocks.
+
+    `key`: the open folder of the key that it is for, where what is opened meanwhile is noted.
 
     Raises OSError, StorageError.
     """
-    os.mkdir(_LINKS, 0o700, dir_fd=room)
-    copier = OwnCopier()
-    links = os.open(_LINKS, FOLDER, dir_fd=room)
+    os.mkdir(_LINKS, 0o700, dir_fd=into)
+    copier = OwnCopier(key)
+    links = os.open(_LINKS, FOLDER, dir_fd=into)
     replica = Replica(Source(tree), links, witness, None, copier)
     try:
-        _replicate(replica, copier, tree, name, room)
+        _replicate(replica, copier, tree, name, into)
     except (Refused, FolderMovedError) as error:
         raise unstable(tree, tuple(replica.unstable) or (replica.at,)) from error
     finally:
@@ -35,7 +37,7 @@ def duplicate(tree: str, name: str, room: int, witness: Witness | None = None) -
         raise unreadable(tree, tuple(sorted(replica.unreadable)))
     if replica.unstable:
         raise unstable(tree, tuple(sorted(replica.unstable)))
-    os.rmdir(_LINKS, dir_fd=room)
+    os.rmdir(_LINKS, dir_fd=into)
     return replica.bytes
 
 

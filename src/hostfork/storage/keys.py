@@ -201,6 +201,7 @@ class Keys:
 
     def _erase(self, name: str, folder: int, pace: Pace) -> Removal:
         """Remove what was set aside, if it is there, from the open folder of this kind. Raises OSError, OutOfTime."""
+        close_left(name, folder)
         remove_tree(name, folder, pace)
         return Removal.GONE
 
@@ -211,6 +212,22 @@ class Keys:
         except FileNotFoundError:
             return ()
         return tuple(_state(name) for name in names)
+
+
+def close_left(name: str, folder: int) -> None:
+    """Close again what a killed copy of another key left open for it (see `own`). Raises OSError."""
+    try:
+        room = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        notes = [noted for noted in os.listdir(room) if noted.startswith("opened-")]
+        if notes:
+            from hostfork.storage.own import close_again
+
+            close_again(room, notes)
+    finally:
+        os.close(room)
 
 
 def _state(name: str) -> KeyState:

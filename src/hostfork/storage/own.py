@@ -1,5 +1,10 @@
 """Copying trees of the pool itself: blocks are shared where they can be, and what a fork closed is no obstacle.
 
+What is closed to its owner is opened while it is copied. Before, a symlink in the folder of the key that is being made
+says what mode it had: whoever erases what a killed copy left closes it again.
+
+    …/opened-N      MODE:PATH, the mode in octal
+
 The module imports what `clone` does: worker programs load it too.
 """
 
@@ -21,10 +26,13 @@ class OwnCopier(Cloner):
 
     kind = "own"
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = -1) -> None:
+        """`room`: the open folder of the key. Without one nothing is opened: a worker leaves that to its owner."""
         super().__init__()
+        self._room = room
+        self._noted = 0
         self._modes: dict[tuple[int, int], int] = {}
-        self._opened: list[tuple[int, int]] = []
+        self._opened: list[tuple[int, int, str]] = []
 
     def opener(self, name: str, folder: int) -> int:
         """A folder; one that is closed stays open to its owner until `restore`. Raises OSError."""
@@ -32,8 +40,8 @@ class OwnCopier(Cloner):
         try:
             found = os.fstat(handle)
             if not self.root and found.st_uid == os.geteuid() and found.st_mode & _READ != _READ:
-                self._open_up(handle, found)
-                self._opened.append((os.dup(handle), stat.S_IMODE(found.st_mode)))
+                noted = self._open_up(handle, found)
+                self._opened.append((os.dup(handle), stat.S_IMODE(found.st_mode), noted))
             return open_quietly(f"/proc/self/fd/{handle}/.", FOLDER)
         finally:
             os.close(handle)
@@ -41,9 +49,9 @@ class OwnCopier(Cloner):
     def restore(self) -> None:
         """Close again what was opened."""
         while self._opened:
-            handle, mode = self._opened.pop()
+            handle, mode, noted = self._opened.pop()
             try:
-                os.chmod(f"/proc/self/fd/{handle}", mode)
+                self._close(handle, mode, noted)
             finally:
                 os.close(handle)
 
@@ -51,7 +59,7 @@ class OwnCopier(Cloner):
         self, source: int, name: str, target: int, as_name: str, *, links: bool = False, look: bool = False
     ) -> Taken:
         taken = super().file(source, name, target, as_name, links=links, look=look)
-        if taken.outcome is not Outcome.UNREADABLE:
+        if taken.outcome is not Outcome.UNREADABLE or self._room < 0:
             return taken
         with self._readable(source, name):
             return super().file(source, name, target, as_name, links=links, look=look)
@@ -74,14 +82,34 @@ class OwnCopier(Cloner):
         handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             found = os.fstat(handle)
-            self._open_up(handle, found)
+            noted = self._open_up(handle, found)
             try:
                 yield
             finally:
-                os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(found.st_mode))
+                self._close(handle, stat.S_IMODE(found.st_mode), noted)
         finally:
             os.close(handle)
 
-    def _open_up(self, handle: int, found: os.stat_result) -> None:
-        self._modes[found.st_dev, found.st_ino] = stat.S_IMODE(found.st_mode)
-        os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(found.st_mode) | _READ)
+    def _open_up(self, handle: int, found: os.stat_result) -> str:
+        """Open it to its owner; the name of the note about that. Raises OSError."""
+        mode = stat.S_IMODE(found.st_mode)
+        self._modes[found.st_dev, found.st_ino] = mode
+        self._noted += 1
+        noted = f"opened-{self._noted}"
+        os.symlink(f"{mode:o}:{os.readlink(f'/proc/self/fd/{handle}')}", noted, dir_fd=self._room)
+        os.chmod(f"/proc/self/fd/{handle}", mode | _READ)
+        return noted
+
+    def _close(self, handle: int, mode: int, noted: str) -> None:
+        os.chmod(f"/proc/self/fd/{handle}", mode)
+        os.unlink(noted, dir_fd=self._room)
+
+
+def close_again(room: int, notes: list[str]) -> None:
+    """Close what a killed copy left open, by its notes in the open folder of a key. Raises OSError."""
+    for note in notes:
+        mode, _, path = os.readlink(note, dir_fd=room).partition(":")
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_IMODE(os.lstat(path).st_mode) == int(mode, 8) | _READ:
+                os.chmod(path, int(mode, 8))
+        os.unlink(note, dir_fd=room)

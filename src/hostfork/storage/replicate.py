@@ -237,7 +237,10 @@ class Replica:
     def _close_part(self, part: Part, outcomes: list[Taken]) -> None:
         level: _Level = part.level
         try:
-            for name, taken in zip(part.names, outcomes, strict=False):
+            for name, given in zip(part.names, outcomes, strict=False):
+                taken = given
+                if taken.outcome is Outcome.UNREADABLE:  # not to us, perhaps
+                    taken = self._copier.file(part.source, name, part.target, name)
                 self._took(_below(level.relative, name), taken, part.source, name, part.target)
             level.given -= 1
             if level.left and not level.given:

@@ -192,7 +192,7 @@ def _duplicate(tree: str, new: str, name: str, witness: Witness | None) -> int:
 
     room = os.open(new, FOLDER)
     try:
-        return duplicate(tree, name, room, witness)
+        return duplicate(tree, name, room, room, witness)
     finally:
         os.close(room)
 

@@ -25,7 +25,7 @@ from hostfork.errors import Code, StorageError
 from hostfork.helper.protocol import Overlay as OverlayMount
 from hostfork.storage.contract import Fill, Held, KeyStage, KeyState, Layer, Prepared, Removal, Usage, Witness
 from hostfork.storage.failures import failed
-from hostfork.storage.keys import Keyed, Keys, key_of
+from hostfork.storage.keys import Keyed, Keys, close_left, key_of
 from hostfork.storage.pace import OutOfTime, Pace
 
 UPPER, WORK = "upper", "work"
@@ -189,6 +189,7 @@ def let_go(keys: LayerKeys, name: str, folder: int, pace: Pace) -> Removal:
 
     Raises OSError, OutOfTime.
     """
+    close_left(name, folder)
     removed = _begun_gone(keys, name, folder, pace)
     try:
         layer = os.path.basename(os.readlink(f"{name}/{UNDER}", dir_fd=folder))
