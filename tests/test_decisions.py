@@ -72,6 +72,25 @@ def test_a_fork_is_sealed_and_opened_again(hostfork: Run, person: Person, projec
     assert "sh -c" in shown
 
 
+def test_what_is_applied_and_undone_is_told_of_the_fork_that_it_was_of(
+    hostfork: Run, person: Person, project: str
+) -> None:
+    keep(hostfork, person, project)
+    hostfork(person, "apply", "f", "--yes", "--tag", "ticket=9", check=0)
+    hostfork(person, "discard", "f", "--yes", check=0)
+    (log,) = audit.find(Store(person.state), "f")
+    keep(hostfork, person, project, script="echo later >later")
+    applied = next(one for one in audit.read(log)[0] if one.event == "applied")
+    assert applied.by["tags"] == {"ticket": "9"}
+    assert applied.facts["changes"] == 3
+    hostfork(person, "undo", str(applied.after), "--yes", check=0)
+    told = [json.loads(line) for line in hostfork(person, "log", log.words, "--json", check=0).stdout.splitlines()]
+    assert [one["event"] for one in told[-3:]] == ["applied", "discarded", "undone"]
+    assert told[-1]["before"] == applied.after
+    assert "undone" not in [one["event"] for one in events(hostfork, person)]
+    hostfork(person, "discard", "f", "--yes", check=0)
+
+
 def test_a_tag_is_a_name_and_a_value(hostfork: Run, person: Person, project: str) -> None:
     done = hostfork(person, "run", "--private", project, "--tag", "x", "--", "true", check=125)
     assert "--tag x" in done.stderr

@@ -10,6 +10,7 @@ from hostfork import api
 from hostfork.apply.values import Choice, OnConflict, Resolution
 from hostfork.cli import candidates
 from hostfork.cli.applied import applied_document, applied_lines, conflict_lines, question_lines, stays_lines
+from hostfork.cli.asking import tags_from
 from hostfork.cli.confirm import confirmed
 from hostfork.cli.look import harmless
 from hostfork.cli.manual import APPLIES, LOOK, STATE, Example, Manual
@@ -53,10 +54,10 @@ _WORDS = {one.value: one for one in OnConflict}
 )
 @fork_argument()
 @click.argument("paths", nargs=-1, metavar="[PATH]…", shell_complete=candidates.files)
-@flag("--dry-run", help="show what would change and what conflicts; write nothing")
+@flag("--dry-run", help="show what would change, and write nothing")
 @click.option(
     "--on-conflict", cls=TableOption, multiple=True, metavar="HOW[:PATH]",
-    help="fail (default), fork, host or merge; of one path: merge:src/a.py",
+    help="fail (default), fork, host, merge; one: merge:PATH",
     more="May stand more than once; what is said of a path counts more than what is said of all.",
 )  # fmt: skip
 @flag("--ignored", help="what the project ignores too")
@@ -64,11 +65,11 @@ _WORDS = {one.value: one for one in OnConflict}
 @flag("--allow-active", help="also what the host runs by itself, such as git hooks")
 @click.option(
     "--patch-only", cls=TableOption, metavar="FILE", shell_complete=candidates.files,
-    help="write the patch to a new FILE, and nothing to the host",
+    help="write the patch to a new FILE instead",
 )  # fmt: skip
 @click.option(
     "--as-commit", cls=TableOption, metavar="MESSAGE",
-    help="write a commit on a new branch instead, and nothing to the host's files",
+    help="write a commit on a new branch instead",
     more="It follows the commit that the host's work tree was at when the fork was made, and holds what the fork holds "
          "at last, but for what git ignores. Work tree, index and HEAD stay as they are. A trailer names the receipt.",
 )  # fmt: skip
@@ -95,12 +96,14 @@ def apply_verb(
         return _write_patch(output, found, asked, ignored, patch_only)
     real = tuple(dict.fromkeys((*asked, *(os.path.realpath(path) for path in asked))))
     choice = Choice(real, resolution(on_conflict), ignored, special, allow_active)
-    result = api.apply(found.name, choice, dry_run=True)
-    if not result.refused and result.changes.changes and not dry_run:
+    tags = tags_from(tag)
+    result = api.apply(found.name, choice, dry_run=dry_run or not yes, tags=tags)
+    if not yes and not dry_run and not result.refused and result.changes.changes:
         lines = question_lines(result, output.err)
-        if not yes and not confirmed(output, "the host's files would change", lines, "this goes to the host:"):
+        if not confirmed(output, "the host's files would change", lines, "this goes to the host:"):
             return 1
-        result = api.apply(found.name, choice)
+        result = api.apply(found.name, choice, tags=tags)
+    if result.written:
         api.gc_in_background()
     if output.json:
         output.document(applied_document(result, dry_run))

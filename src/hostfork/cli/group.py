@@ -38,7 +38,7 @@ VERBS = {
     "apply": "Bring a fork's changes to the host, all of them or none.",
     "undo": "Take back what an apply did to the host.",
     "discard": "Throw forks and their changes away.",
-    "overlap": "Show the paths that two forks, or a fork and the host, both changed.",
+    "overlap": "Show what two forks, or a fork and the host, both changed.",
     "log": "Show what happened to a fork, also to one that is gone.",
     "seal": "Let nothing more be written in forks.",
     "unseal": "Open forks again that were sealed or wait for approval.",

@@ -24,7 +24,7 @@ _WORDS = {
 
 @verb(
     "overlap",
-    "Show the paths that two forks, or a fork and the host, both changed.",
+    "Show what two forks, or a fork and the host, both changed.",
     Example("hostfork overlap calm-otter odd-heron", "What each of two forks did to the same paths.", status=1),
     Example("hostfork overlap calm-otter", "What the host has changed since.", status=0),
     Example("hostfork list", "How many there are, with all others: `MEETS`."),

@@ -26,8 +26,9 @@ from hostfork.errors import ApplyError, Code, ForkError
 from hostfork.helper.syscalls import syncfs
 from hostfork.lifecycle import audit, changes, settling, uses
 from hostfork.lifecycle.applies import Applies, ApplyFolder
+from hostfork.lifecycle.context import who
 from hostfork.lifecycle.decisions import must_be_approved
-from hostfork.lifecycle.record import PathRecord, Record, check_decision, observed_activity
+from hostfork.lifecycle.record import PathRecord, Record, Who, check_decision, observed_activity
 from hostfork.lifecycle.store import ForkFolder, Store, as_fork_error, state_folder
 from hostfork.values import replace
 from hostfork.vocabulary import Activity, BaseContent, Disposition, StorageKind
@@ -39,8 +40,12 @@ _FEW = 64
 _ALL = Choice()
 
 
-def apply(name: str, choice: Choice = _ALL, *, dry_run: bool = False) -> Applied:
+def apply(
+    name: str, choice: Choice = _ALL, *, dry_run: bool = False, tags: Sequence[tuple[str, str]] = ()
+) -> Applied:  # fmt: skip
     """Bring a fork's changes to the host. With conflicts nothing is written. `dry_run`: only judge.
+
+    `tags` go into the fork's log.
 
     Raises ForkError (`fork.busy`, `fork.decided`, `fork.approval`), ApplyError (`apply.blocked`, `apply.failed`; the
     host is as it was), CollectError.
@@ -52,11 +57,11 @@ def apply(name: str, choice: Choice = _ALL, *, dry_run: bool = False) -> Applied
         with store.find(name) as folder:
             record = _usable(folder)
             if not dry_run:
-                must_be_approved(store, folder, record)
+                must_be_approved(store, folder, record, who(tags))
                 record = folder.load()
             check_decision(record, Disposition.APPLIED)
             with uses.using(folder.path), AnyDepth():
-                return _Apply(store, folder, record, choice).run(dry_run)
+                return _Apply(store, folder, record, choice, who(tags)).run(dry_run)
 
 
 def _usable(folder: ForkFolder) -> Record:
@@ -76,8 +81,8 @@ def _usable(folder: ForkFolder) -> Record:
 class _Apply:
     """One apply of one fork, which nobody else uses meanwhile."""
 
-    def __init__(self, store: Store, folder: ForkFolder, record: Record, choice: Choice) -> None:
-        self._store, self._folder, self._record = store, folder, record
+    def __init__(self, store: Store, folder: ForkFolder, record: Record, choice: Choice, by: Who) -> None:
+        self._store, self._folder, self._record, self._by = store, folder, record, by
         self._choice = replace(choice, trusted=record.asked.trusted)
         self._standing = Applies(store).of_fork(record.name, record.id)
 
@@ -181,7 +186,7 @@ class _Apply:
                 self._do(one, plan, Transaction(plan, targets, stages, one.note), stages)
             notices = settling.finish(self._store, one, plan)
             notices += audit.try_to_tell(
-                self._store, self._record, audit.Event.APPLIED, after=one.header.id,
+                self._store, self._record, audit.Event.APPLIED, by=self._by, after=one.header.id,
                 changes=counts.total, paths=[target.path for target in plan.targets],
             )  # fmt: skip
             return replace(result, id=one.header.id, written=True, notices=notices)

@@ -113,7 +113,8 @@ def tell(
 ) -> None:  # fmt: skip
     """Add one line to a fork's log; it is on disk when this returns. Raises ForkError `fork.state`.
 
-    `fork`: its record, or its name, also of one that is gone. `by`: who asked, else who calls. `facts`: plain values.
+    `fork`: its record, its name, or NAME@ID, also of one that is gone. `by`: who asked, else who calls. `facts` are
+    plain values.
     """
     tell_all(store, fork, (Happened(event, by, None, before, after, tuple(facts.items())),))
 
@@ -259,7 +260,9 @@ def _read_end(content: bytes) -> tuple[int, int, str] | None:
 def _log_of(store: Store, fork: Record | str) -> tuple[str, str]:
     """A fork's name, and what tells it from others that had it."""
     if isinstance(fork, str):
-        name = fork
+        name, at, number = fork.partition("@")
+        if at and number:
+            return name, number
         try:
             with store.open(name) as folder:
                 fork = folder.load()

@@ -57,7 +57,7 @@ def commit(
                 Code.FORK_BUSY, f"{record.name} is in use and cannot be committed now",
                 hint=f"end its command first · hostfork show {record.name}",
             )  # fmt: skip
-        must_be_approved(store, folder, record)
+        must_be_approved(store, folder, record, who(tags))
         with uses.using(folder.path):
             done = _commit(store, folder, record, message, branch or f"hostfork/{record.name}", paths)
         if done.commit is not None:

@@ -80,7 +80,7 @@ def _undo(store: Store, one: ApplyFolder, dry_run: bool) -> Undone:
     moved = _write(store, one, plan)
     if moved is not None:
         return Undone(header.id, header.fork, result.counts, result.paths, (moved,))
-    told = audit.try_to_tell(store, header.fork, audit.Event.UNDONE, before=header.id)
+    told = audit.try_to_tell(store, f"{header.fork}@{header.fork_id}", audit.Event.UNDONE, before=header.id)
     return Undone(header.id, header.fork, result.counts, result.paths, (), True, told)
 
 
