@@ -12,13 +12,15 @@ import os
 import stat
 import time
 
-from hostfork.baseline import current
+from hostfork.baseline import current, scout
+from hostfork.baseline.comparison import Comparison, Folder, below
 from hostfork.baseline.current import Facts, LowerCopy, Ready
+from hostfork.baseline.errands import Errands, Pending
 from hostfork.baseline.young import same_content, settling
 from hostfork.collect.manifest import StatManifest, StatManifestEdit
 from hostfork.errors import CollectError
 from hostfork.storage.contract import Lost, Progress, Source
-from hostfork.storage.entry import Extra, Outcome, Taken, open_quietly, read_extra
+from hostfork.storage.entry import Outcome, Taken, open_quietly, read_extra
 from hostfork.storage.failures import unreadable, unstable
 from hostfork.storage.layering import make_opaque, whiteout
 from hostfork.storage.lines import DEEPEST, TREE, Generation, Line
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from hostfork.baseline.content import Contents
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FORMAT, _IS_FOLDER = 0o170000, 0o040000
 _TELL = 256
 
 
@@ -43,6 +44,32 @@ def refreshed(
     `by_content`: stamps are not trusted, all is read. Raises StorageError as a copy does. The line's lock must be held.
     """
     start = time.monotonic()
+    with contextlib.ExitStack() as opened:
+        # First of all: it starts on another processor while the manifest is read here.
+        beside = None if by_content else scout.start(top.file(current.MANIFEST), source.path, source.omit)
+        if beside is not None:
+            opened.callback(beside.end)
+        manifest = _known(top, source, by_content)
+        if manifest is None:
+            return None
+        contents = None
+        if by_content:
+            from hostfork.baseline.content import Contents
+
+            contents = opened.enter_context(contextlib.closing(Contents(top, manifest)))
+        walk = _Walk(line, top, source, manifest, progress, contents)
+        _run(walk, beside, line, source)
+    if walk.layer is None:
+        walk.forget_young()
+        return Ready(top, walk.facts, 0, 0, time.monotonic() - start)
+    if len(top.trees) >= DEEPEST:
+        return None
+    made = walk.commit()
+    return Ready(made, walk.facts, walk.files, walk.bytes, time.monotonic() - start)
+
+
+def _known(top: Generation, source: Source, by_content: bool) -> StatManifest | None:
+    """What the generation knows of the source; None where that does not tell what is the same."""
     try:
         manifest = StatManifest.load(top.file(current.MANIFEST))
         before = os.lstat(source.path)
@@ -54,15 +81,13 @@ def refreshed(
         return None
     if not by_content and manifest.entry(manifest.root, b"").dev != before.st_dev:
         return None
-    walk = _Walk(line, top, source, manifest, progress)
-    try:
-        if by_content:
-            from hostfork.baseline.content import Contents
+    return manifest
 
-            with contextlib.closing(Contents(top, manifest)) as walk.contents:
-                walk.run()
-        else:
-            walk.run()
+
+def _run(walk: _Walk, beside: scout.Scout | None, line: Line, source: Source) -> None:
+    """Walk all of it. Raises StorageError."""
+    try:
+        walk.run(beside)
     except FolderMovedError as error:
         raise unstable(source.path, (walk.at,)) from error
     except OSError as error:
@@ -72,34 +97,30 @@ def refreshed(
         raise unreadable(source.path, tuple(sorted(walk.unreadable)))
     if walk.unstable:
         raise unstable(source.path, tuple(sorted(walk.unstable)))
-    if walk.layer is None:
-        walk.forget_young()
-        return Ready(top, walk.facts, 0, 0, time.monotonic() - start)
-    if len(top.trees) >= DEEPEST:
-        return None
-    made = walk.commit()
-    return Ready(made, walk.facts, walk.files, walk.bytes, time.monotonic() - start)
 
 
-class _Level:
+class _Level(Pending):
     """One folder of the source, and its twin in the layer once that is needed."""
 
     def __init__(self, name: str, relative: str, found: os.stat_result, is_new: bool) -> None:
+        super().__init__(relative)
         self.name = name
-        self.relative = relative
         self.found = found
         self.is_new = is_new
-        self.extra: Extra | None = None
         self.twin = -1
-        self.folders: list[tuple[str, os.stat_result, bool, bool]] = []
-        """Those to enter: name, stat, whether it is new, whether its own metadata changed."""
 
 
 class _Walk:
     """One walk. The lists are final when `run` returns."""
 
     def __init__(
-        self, line: Line, top: Generation, source: Source, manifest: StatManifest, progress: Progress | None
+        self,
+        line: Line,
+        top: Generation,
+        source: Source,
+        manifest: StatManifest,
+        progress: Progress | None,
+        contents: Contents | None,
     ) -> None:
         self.files = 0
         self.bytes = 0
@@ -112,10 +133,6 @@ class _Walk:
         self._line, self._top, self._source, self._manifest = line, top, source, manifest
         self._edit = StatManifestEdit(manifest)
         self._progress = progress
-        self._omit: dict[str, set[str]] = {}
-        for path in source.omit:
-            folder, _, name = path.rpartition("/")
-            self._omit.setdefault(folder, set()).add(name)
         self._levels: list[_Level] = []
         self._noted: set[str] = set()
         self._links: dict[tuple[int, int], str] = {}
@@ -127,28 +144,35 @@ class _Walk:
         self._old_young = current.read_young(top)
         self._young: set[bytes] = set()
         self._start, self._settling = time.time_ns(), settling()
-        self.contents: Contents | None = None
+        self._contents = contents
         """What tells whether something changed, where stamps do not."""
-        self._columns = manifest.stamps()
+        self._comparison = Comparison(manifest, source.omit, None if contents is None else contents.holds)
+        self._errands: Errands | None = None
 
-    def run(self) -> None:
-        """Compare all, and write what changed into a layer."""
-        if self.contents is None:
-            self._distrust_young()
+    def run(self, beside: scout.Scout | None) -> None:
+        """Compare all, a part of it by the scout, and write what changed into a layer."""
+        distrusted = () if self._contents is not None else self._distrust_young()
+        if beside is not None:
+            self._errands = Errands(beside, distrusted)
         root = open_quietly(self._source.path, _FOLDER)
         descent = Descent(root, open_source)
         try:
             found = os.fstat(root)
             self._levels.append(_Level("", "", found, False))
-            if self.contents is None:
-                changed = not self._is_same(self._manifest.root, found)
+            if self._contents is None:
+                changed = not self._comparison.is_same(self._manifest.root, found)
             else:
-                changed = not self.contents.holds("", self._manifest.root, root, "", found)
+                changed = not self._contents.holds("", self._manifest.root, root, "", found)
             self._compare(root, changed)
             while self._levels:
                 level = self._levels[-1]
+                if self._errands is not None:
+                    self._errands.share(self._levels)
                 if level.folders:
-                    self._enter(descent, *level.folders.pop())
+                    self._enter(descent, level.folders.pop())
+                    continue
+                if level.away and self._errands is not None:
+                    self._errands.take(wait=True)
                     continue
                 self._finish(level, descent.folder)
                 self._levels.pop()
@@ -191,8 +215,9 @@ class _Walk:
         if self._young != self._old_young:
             current.write_young(self._top, self._young)
 
-    def _distrust_young(self) -> None:
-        """Read again what was young when it was taken; what differs then is taken again."""
+    def _distrust_young(self) -> list[str]:
+        """Read again what was young when it was taken; gives what differs then, which is taken again."""
+        differ = []
         for relative in self._old_young:
             path = os.fsdecode(relative)
             entry = self._manifest.find(relative)
@@ -206,39 +231,47 @@ class _Walk:
             if not same:
                 continue  # the walk sees that
             if not same_content(source, path, self._top):
-                self._columns[0][self._index(path)] = -1
+                self._manifest.stamps()[0][self._index(path)] = -1
+                differ.append(path)
             elif entry.ctime_ns >= self._start - self._settling:
                 self._young.add(relative)
+        return differ
 
     def _index(self, path: str) -> int:
         folder, _, name = path.rpartition("/")
         return self._manifest.names(folder)[name]
 
-    def _is_same(self, index: int, found: os.stat_result) -> bool:
-        ctime, mtime, inode, size, mode = self._columns
-        return (ctime[index], mtime[index], inode[index], size[index], mode[index]) == (
-            found.st_ctime_ns, found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode,
-        )  # fmt: skip
-
-    def _enter(self, descent: Descent, name: str, found: os.stat_result, is_new: bool, changed: bool) -> None:
+    def _enter(self, descent: Descent, entered: Folder) -> None:
         above = self._levels[-1]
-        relative = self.at = f"{above.relative}/{name}" if above.relative else name
+        relative = self.at = below(above.relative, entered.name)
         try:
-            folder = descent.enter(name, found)
+            folder = descent.enter(entered.name, entered.found)
         except FileNotFoundError:
-            self._gone(relative, -1 if is_new else 0)
+            self._gone(relative, -1 if entered.is_new else 0)
             return
         except PermissionError:
             self.unreadable.append(relative)
             return
-        self._levels.append(_Level(name, relative, found, is_new))
-        self._compare(folder, is_new or changed)
+        level = _Level(entered.name, relative, entered.found, entered.is_new)
+        self._levels.append(level)
+        changed = entered.is_new or entered.changed
+        if self._errands is not None and not entered.is_new:
+            level.guided = above.guided or self._errands.is_guide(relative)
+            if level.guided and not changed and not self._errands.differs(relative):
+                way = self._errands.way(relative, folder)
+                if way is not None:
+                    level.folders = way
+                    return
+                level.guided = False
+        self._compare(folder, changed)
+        if self._errands is not None and level.guided:
+            level.folders = self._errands.leads(relative, level.folders)
 
     def _compare(self, folder: int, changed: bool) -> None:
         """Compare what the innermost folder holds, and write what is not as it was."""
         level = self._levels[-1]
         known = {} if level.is_new else self._manifest.names(level.relative)
-        touched = self._touched(folder, known, level)
+        touched, level.folders = self._comparison.look(folder, level.relative, known)
         if not (changed or touched or known):
             return
         twin = self._twin()
@@ -247,38 +280,7 @@ class _Walk:
         for name in known:
             if not level.is_new:
                 whiteout(name, twin)
-                self._edit.drop(_below(level.relative, name))
-
-    def _touched(self, folder: int, known: dict[str, int], level: _Level) -> list[tuple[str, int, os.stat_result]]:
-        """What is not as it was, but for folders, which its level gets. `known` keeps the names that went."""
-        ctime, mtime, inode, size, mode = self._columns
-        relative, contents = level.relative, self.contents
-        omitted = self._omit.get(relative, ())
-        changed: list[tuple[str, int, os.stat_result]] = []
-        folders, pop = level.folders, known.pop
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                name = entry.name
-                if name in omitted:
-                    continue
-                found = entry.stat(follow_symlinks=False)
-                index = pop(name, -1)
-                is_folder = found.st_mode & _FORMAT == _IS_FOLDER
-                same = (
-                    index >= 0
-                    and ctime[index] == found.st_ctime_ns
-                    and mtime[index] == found.st_mtime_ns
-                    and inode[index] == found.st_ino
-                    and size[index] == found.st_size
-                    and mode[index] == found.st_mode
-                )
-                if contents is not None:
-                    same = index >= 0 and contents.holds(_below(relative, name), index, folder, name, found)
-                if is_folder:
-                    folders.append((name, found, index < 0 or mode[index] & _FORMAT != _IS_FOLDER, not same))
-                elif not same:
-                    changed.append((name, index, found))
-        return changed
+                self._edit.drop(below(level.relative, name))
 
     def _twin(self) -> int:
         """The innermost folder's twin in the layer, made with all above it if it is not there."""
@@ -301,8 +303,8 @@ class _Walk:
 
     def _take(self, folder: int, name: str, index: int, found: os.stat_result, twin: int, above: str) -> None:
         """Take one entry that is no folder."""
-        relative = self.at = _below(above, name)
-        if index >= 0 and self._manifest.stamps()[4][index] & _FORMAT == _IS_FOLDER:
+        relative = self.at = below(above, name)
+        if self._comparison.was_folder(index):
             self._edit.drop(relative)
         if not stat.S_ISREG(found.st_mode):
             taken = self._copier.node(folder, name, twin, name)
@@ -372,10 +374,6 @@ class _Walk:
         self._note(level.relative, taken)
         os.close(level.twin)
         level.twin = -1
-
-
-def _below(above: str, name: str) -> str:
-    return f"{above}/{name}" if above else name
 
 
 def _stands_in(generation: Generation, source: Source) -> bool:

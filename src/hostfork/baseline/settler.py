@@ -1,7 +1,8 @@
 """The program that puts generations on disk, in no hurry, and then makes their sums: `settler.py GENERATION…`.
 
-Started where one was made. Until it is on disk a generation counts for this boot of the machine alone: after a crash
-of the machine it is taken anew. SIGKILL at any moment does no harm.
+Started where one was made; it waits a moment, so that a run which comes right after has the disk and the processors
+for itself. Until it is on disk a generation counts for this boot of the machine alone: after a crash of the machine it
+is taken anew. SIGKILL at any moment does no harm.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostfork.storage.lines import Generation
+
+_PAUSE = 2.0
 
 
 def start(*generations: Generation) -> None:
@@ -50,6 +54,7 @@ def main(paths: list[str]) -> None:
     from hostfork.baseline.fitness import look_up
     from hostfork.storage.lines import Generation as Known
 
+    time.sleep(_PAUSE)
     for path in paths:
         settle(path)
         with contextlib.suppress(OSError, ValueError):  # a later fork asks for it again

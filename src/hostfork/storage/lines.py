@@ -43,6 +43,8 @@ TREE = newtree.TREE
 SUMS = "sums"
 _TOP, _LAYERS, _REFERENCE, _SOURCE, _UNFIT, _NEW = "top", "layers", "reference", "source", "unfit", "new"
 _KIND = StorageKind.BASELINE.value
+_MOMENT = 0.3
+"""Seconds for which nobody is told that others hold a lock."""
 
 
 @frozen
@@ -226,9 +228,7 @@ class Line:
             os.makedirs(self.path, 0o700, exist_ok=True)
             opened = os.open(self.path, FOLDER)
             try:
-                try:
-                    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not _soon(opened):
                     waiting()
                     fcntl.flock(opened, fcntl.LOCK_EX)
                 if _is_at(opened, self.path):
@@ -379,6 +379,20 @@ def keys(_pool: str) -> tuple[KeyState, ...]:
 
 def _text(source: Source) -> bytes:
     return b"".join(os.fsencode(path) + b"\0" for path in (source.path, *sorted(source.omit)))
+
+
+def _soon(opened: int) -> bool:
+    """Take the lock, which others hold for moments only, unless they copy."""
+    end = time.monotonic() + _MOMENT
+    while True:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.002)
+        else:
+            return True
 
 
 def _is_at(opened: int, path: str) -> bool:
