@@ -89,10 +89,10 @@ class Lasting:
         program = os.path.join(sys.prefix, "bin", "hostfork")
         return self.person.popen([program, "exec", "it", "--", "sh", "-c", f"cd {self.project} && {script}"])
 
-    def holds(self) -> dict[str, Any]:
+    def holds(self, name: str = "it") -> dict[str, Any]:
         """What a whole export holds."""
         out = os.path.join(self.disk.folder(self.person, "out"), f"{time.monotonic_ns()}")
-        self("export", "it", out)
+        self("export", name, out)
         return self.person.call(visible, out)  # type: ignore[no-any-return]
 
 
@@ -116,6 +116,12 @@ def test_a_fork_goes_back_and_forth_between_its_checkpoints(
         assert (fork.holds(), fork.json("diff", "it")["entries"]) == known[wanted]
         assert fork.json("checkpoint", "it")["checkpoint"] == wanted
         assert not fork.json("restore", "it", wanted)["changed"]
+    # A baseline of one of them holds the same, and so does a fork of that.
+    fork("baseline", "create", "kept", "--from-checkpoint", f"it@{ids[1]}", "--pool", fork.pool)
+    fork("create", "other", "--base", "kept", "--pool", fork.pool)
+    assert fork.holds("other") == known[ids[1]][0]
+    fork("discard", "other", "--yes")
+    fork("baseline", "remove", "kept", "--yes")
     # It can be entered again, and is undone.
     fork.do("echo unsaved >unsaved")
     done = fork.json("restore", "it", ids[0])

@@ -70,6 +70,19 @@ def checkpoints_of_fork(ctx: click.Context, parameter: click.Parameter, incomple
     return [CompletionItem(one.short, help=one.message or one.at) for one in known if one.id.startswith(incomplete)]
 
 
+def checkpoints(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """The checkpoints of all forks, as FORK@ID, with their notes."""
+    from hostfork import api
+    from hostfork.errors import HostforkError
+
+    try:
+        known = api.checkpoint_names()
+    except HostforkError:
+        return []
+    items = [(f"{fork}@{name[:12]}", message) for fork, name, message in known]
+    return [CompletionItem(words, help=message or None) for words, message in items if words.startswith(incomplete)]
+
+
 def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Let the shell complete a path."""
     return [CompletionItem(incomplete, type=FILE)]

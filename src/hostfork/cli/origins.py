@@ -29,20 +29,22 @@ class Given:
     sparse: tuple[str, ...]
     archive: str | None
     from_fork: str | None
+    from_checkpoint: str | None
     at: str | None
 
     def named(self) -> str | None:
         """One that was given."""
-        for name in ("git", "ref", "sparse", "archive", "from_fork", "at"):
+        for name in ("git", "ref", "sparse", "archive", "from_fork", "from_checkpoint", "at"):
             if getattr(self, name):
                 return f"--{name.replace('_', '-')}"
         return None
 
     def origin(self) -> api.Origin | None:
         """What they name; None where that is folders. Raises PolicyError."""
-        named = [one for one in ("git", "archive", "from_fork") if getattr(self, one) is not None]
+        named = [one for one in ("git", "archive", "from_fork", "from_checkpoint") if getattr(self, one) is not None]
         if len(named) > 1:
-            raise _usage(f"--{named[0]} and --{named[1].replace('_', '-')} are two baselines")
+            one, other = (name.replace("_", "-") for name in named[:2])
+            raise _usage(f"--{one} and --{other} are two baselines")
         if "git" not in named and (self.ref is not None or self.sparse):
             raise _usage(f"{'--ref' if self.ref is not None else '--sparse'} is about --git")
         if self.git is not None:
@@ -51,6 +53,9 @@ class Given:
             return api.Origin(api.OriginKind.ARCHIVE, absolute(self.archive))
         if self.from_fork is not None:
             return api.Origin(api.OriginKind.FORK, self.from_fork)
+        if self.from_checkpoint is not None:
+            words = self.from_checkpoint
+            return api.Origin(api.OriginKind.FORK, words if "@" in words else f"@{words}")
         if self.at is not None:
             raise _usage("--at is for --git, --archive and --from-fork: a folder is at its own path, or run --at")
         return None
@@ -80,6 +85,10 @@ _OPTIONS = (
     click.option(
         "--from-fork", cls=TableOption, metavar="FORK", shell_complete=candidates.forks,
         help="create: what a fork holds at last",
+    ),
+    click.option(
+        "--from-checkpoint", cls=TableOption, metavar="FORK@ID", shell_complete=candidates.checkpoints,
+        help="create: what a fork held at a checkpoint",
     ),
     click.option(
         "--at", cls=TableOption, metavar="PATH", shell_complete=candidates.folders, help="create: where forks have it",
@@ -140,5 +149,6 @@ def _place(written: str) -> str:
 def _usage(message: str) -> PolicyError:
     return PolicyError(
         Code.POLICY_USAGE, message, place="baseline", step="options",
-        hint="hostfork baseline create NAME --from PATH · --git URL [--ref REF] · --archive FILE · --from-fork FORK",
+        hint="hostfork baseline create NAME --from PATH · --git URL [--ref REF] · --archive FILE · --from-fork FORK · "
+             "--from-checkpoint FORK@ID",
     )  # fmt: skip

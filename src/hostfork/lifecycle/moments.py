@@ -138,12 +138,12 @@ def must_not_be_restoring(fork: ForkFolder) -> None:
 
 
 def find(store: Store, words: str) -> tuple[str, Checkpoint]:
-    """The fork and the checkpoint of `FORK@ID`, or of an ID that some fork has. Beginnings are enough.
+    """The fork and the checkpoint of `FORK@ID`, or of `ID` or `@ID` that some fork has. Beginnings are enough.
 
     Raises CheckpointError `checkpoint.not-found`, `.ambiguous`, ForkError.
     """
     name, at, beginning = words.rpartition("@")
-    if at:
+    if name and at:
         with store.find(name) as fork:
             return fork.name, _one(read(fork), beginning, fork.name)
     known = [one for fork_name in store.names() for one in listed(store, fork_name)]

@@ -282,13 +282,20 @@ class _Fork(_Maker):
         from hostfork.lifecycle.fork import Fork
 
         super().__init__(origin, told)
-        self._fork: Fork = Fork.open(origin.place)
+        self._words = ""
+        place = origin.place
+        if "@" in place:
+            from hostfork.lifecycle import moments
+
+            place, checkpoint = moments.find(Store(state_folder()), place)
+            self._words = f"{place}@{checkpoint.id}"
+        self._fork: Fork = Fork.open(place)
         record = self._fork.record
         self._private: tuple[PathRecord, ...] = private_paths(record)
         # A later fork may have the name, and the second; its owner is another process.
         owner = record.owner
         who = "" if owner is None else f" {owner.boot_id} {owner.pid} {owner.start_time}"
-        self.origin = replace(origin, place=record.name, reference=record.created + who)
+        self.origin = replace(origin, place=self._words or record.name, reference=record.created + who)
         self.pool = record.pool
 
     def paths(self, at: str | None) -> tuple[str | None, ...]:
@@ -325,7 +332,13 @@ class _Fork(_Maker):
 
     def fill(self, number: int, tree: str, top: Generation | None) -> None:
         path = self._private[number]
-        self.left_out += self._fork.write_tree(path, tree)
+        if self._words:
+            from hostfork.lifecycle.past import Past
+
+            with Past(Store(state_folder()), self._words) as past:
+                self.left_out += past.write_tree(path, tree)
+        else:
+            self.left_out += self._fork.write_tree(path, tree)
         for name in path.omit:
             staged.stand_in(tree, name, os.path.isdir(os.path.join(path.path, name)))
         inside = path.path + "/"
