@@ -171,6 +171,7 @@ def test_what_a_policy_says_is_applied_once_it_is_approved(hostfork: Run, person
     keep(hostfork, person, project, "--policy", by_policy(person, project))
     assert person.call(_ask) is Code.FORK_APPROVAL
     assert disposition(hostfork, person) == "awaiting-approval"
+    assert "awaiting-approval   hostfork approve f\n" in hostfork(person, "list", check=0).stdout
     assert hostfork(person, "approve", "f", "--tag", "by=ann", check=0).stdout == "f is approved\n"
     assert disposition(hostfork, person) == "sealed"
     assert person.call(_ask) is None

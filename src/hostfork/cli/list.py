@@ -12,7 +12,7 @@ from hostfork.cli.verb import flag, verb
 from hostfork.lifecycle.record import Record
 from hostfork.storage.contract import Usage
 from hostfork.values import replace
-from hostfork.vocabulary import Access, Activity
+from hostfork.vocabulary import Access, Activity, Disposition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ _NARROWEST = 12
     "Show the forks that there are.",
     Example("hostfork list", "All forks."),
     Example("hostfork ls --json > forks.json", "The same for a program, with exact numbers."),
-    Example("hostfork list --tree", "Branches below the forks that they are of."),
     Example("hostfork list | grep orphaned", "What a crash left behind: status 1 if nothing.", status=1),
     manual=Manual(
         about=(
@@ -42,6 +41,7 @@ _NARROWEST = 12
             "`MEETS` is how many of its changed paths the host changed since, or another idle fork too: what `overlap` "
             "lists and an apply may refuse. `?` is not known without a look: the fork runs or is large. Where there is "
             "none the column is left out.",
+            "At the end of a line stands what was decided: `sealed`, `awaiting-approval`, `applied`; and `pinned`.",
             "`reclaiming`: a fork that is gone, whose storage is still being erased in the background; its name is "
             "free. Where nobody is at it, or a part cannot be erased, `hostfork recover` does the rest or says why.",
             "`--tree` shows each branch below the fork that it is of; JSON has `parent`, also where that one is gone.",
@@ -195,7 +195,11 @@ def row(
     meets: str = "0",
 ) -> tuple[str, ...]:  # fmt: skip
     """One fork as cells; the last says what is to be done about it, if anything, or that it never expires."""
-    hint = "hostfork recover" if activity is Activity.ORPHANED else "pinned" if pinned else ""
+    decided = "" if record.disposition is Disposition.OPEN else record.disposition.value
+    if record.disposition is Disposition.AWAITING_APPROVAL:
+        decided += f"   hostfork approve {harmless(record.name)}"
+    hint = " ".join(filter(None, ("pinned" if pinned else "", decided)))
+    hint = "hostfork recover" if activity is Activity.ORPHANED else hint
     return (
         harmless(record.name),
         activity.value,
