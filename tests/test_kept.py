@@ -378,7 +378,10 @@ def test_what_run_kept_is_entered_again(request, person, hostfork, kind, mode):
     model = tree(person, kept.project) | {"a.txt": "one\ntwo\n", "new": None, "new/x": "x\n"}
     del model["old"]
     stat = ["stat", "-c", "%n %Y %a %u", "d/e/c"]
-    assert kept("exec", "k", "--", *stat, check=0).stdout == kept.person.run(stat, cwd=kept.project).stdout
+    done = kept("exec", "k", "--", *stat)
+    if mode == ":live" and "busy at the start" in done.stderr:
+        return  # whether its source is what it was is not known, and so it is not entered
+    assert (done.returncode, done.stdout) == (0, kept.person.run(stat, cwd=kept.project).stdout), done.stderr
     kept("exec", "k", "--", "sh", "-c", "echo three >> a.txt", check=0)
     model["a.txt"] += "three\n"
     if mode != ":live":
@@ -566,13 +569,17 @@ def test_a_storage_limit_counts_for_every_command(kept):
 
 @pytest.mark.parametrize("mode", [":live", ":copy"])
 def test_a_run_that_was_killed_is_entered(kept, mode):
-    """What recovery kept has its terms too."""
+    """What recovery kept has its terms too. Over a live source it is refused where the disk was busy at the start."""
     owner = kept.start("run", "--name", "k", "--private", "." + mode, "--", "sh", "-c", "echo x > new; sleep 300")
     rigs.wait_until(lambda: "new" in kept("diff", "k").stdout)
     owner.kill()
     owner.wait(60)
     assert "kept" in kept("recover").stdout
-    assert kept("exec", "k", "--", "cat", "new", "a.txt", check=0).stdout == "x\none\n"
+    done = kept("exec", "k", "--", "cat", "new", "a.txt")
+    if mode == ":live" and "nobody knows" in done.stderr:
+        assert "busy at the start" in done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (0, "x\none\n"), done.stderr
 
 
 def test_programs_enter_from_many_threads(kept):

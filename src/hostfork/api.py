@@ -55,8 +55,10 @@ if TYPE_CHECKING:
     from hostfork.lifecycle.committing import commit
     from hostfork.lifecycle.comparing import Compared
     from hostfork.lifecycle.config import KeepRules
+    from hostfork.lifecycle.create import create
     from hostfork.lifecycle.decisions import approve, seal, unseal
     from hostfork.lifecycle.detached import Detached, enter_detached, run_detached
+    from hostfork.lifecycle.enter import enter_by_name as enter
     from hostfork.lifecycle.entries import Entry as ForkCommand
     from hostfork.lifecycle.expired import Expired
     from hostfork.lifecycle.expiry import Collected
@@ -95,6 +97,7 @@ _LATER = {
     "logs": "lifecycle.audit:logs_of", "meets": "lifecycle.meeting", "read_log": "lifecycle.audit:read",
     "seal": "lifecycle.decisions", "unseal": "lifecycle.decisions",
     "without_password": "baseline.git",
+    "create": "lifecycle.create", "enter": "lifecycle.enter:enter_by_name",
     "Detached": "lifecycle.detached", "ForkCommand": "lifecycle.entries:Entry", "Stopped": "lifecycle.stopping",
     "discard_running": "lifecycle.stopping:discard", "enter_detached": "lifecycle.detached", "log_of":
     "lifecycle.stopping", "resume": "lifecycle.stopping", "run_detached": "lifecycle.detached",
@@ -128,29 +131,6 @@ def run(
     from hostfork.lifecycle.run import run as run_fork
 
     return run_fork(request, on_event or _ignore, caller or Caller.current(), signals)
-
-
-def create(request: Request, *, on_event: Tell | None = None, caller: Caller | None = None) -> Record:
-    """Make a fork that is there to be entered: as `run`, but that no command runs. Raises HostforkError.
-
-    The request's command is only noted, and may be empty.
-    """
-    from hostfork.lifecycle.create import create as make
-
-    return make(request, on_event or _ignore, caller or Caller.current())
-
-
-def enter(
-    fork: str, request: Request, *, on_event: Tell | None = None, caller: Caller | None = None,
-    signals: SignalSource | None = None,
-) -> Outcome:  # fmt: skip
-    """Run one command in a kept fork, beside others that may be in it, and say how it went; the fork stays.
-
-    Of the request count command, `cwd`, `descriptors`, and of its rules environment and limits. Raises HostforkError.
-    """
-    from hostfork.lifecycle.enter import enter as enter_fork
-
-    return enter_fork(fork, request, on_event or _ignore, caller or Caller.current(), signals)
 
 
 def plan(request: Request) -> Plan:

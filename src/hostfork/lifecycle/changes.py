@@ -235,9 +235,10 @@ def must_be_unchanged(fork: ForkFolder, record: Record, path: PathRecord) -> Non
         probe = Probes.load(fork).of(path.path)
         state = _checked(path, record.pool, probe, _LONGEST_CHECK, said.append)
     if state is not SourceChanged.UNCHANGED:
+        known = "is not what it was" if state is SourceChanged.CHANGED else "nobody knows whether it is what it was"
         raise ForkError(
-            Code.COLLECT_BASE_GONE, f"{path.written} shows through in {record.name}, and is not what it was",
-            path=path.path, details=tuple(said),
+            Code.COLLECT_BASE_GONE, f"{path.written} shows through in {record.name}, and {known}", path=path.path,
+            details=tuple(said),
             hint=f"what it changed stays: hostfork diff {record.name} · hostfork export {record.name} DEST "
                  "--changes-only",
         )  # fmt: skip

@@ -16,13 +16,21 @@ from hostfork.lifecycle.store import Store, state_folder
 from hostfork.workload import launch
 
 
-def create(request: Request, tell: Tell, caller: Caller) -> Record:
-    """Make the fork. Raises HostforkError; then nothing was made."""
+def create(request: Request, *, on_event: Tell | None = None, caller: Caller | None = None) -> Record:
+    """Make a fork that is there to be entered: as `run`, but that no command runs. Raises HostforkError.
+
+    The request's command is only noted, and may be empty.
+    """
+    tell, caller = on_event or _ignore, caller or Caller.current()
     try:
         return _create(request, tell, caller)
     except UnfitError:
         # Remembered: the next plan says another mechanism, or that there is none.
         return _create(request, tell, caller)
+
+
+def _ignore(_event: object) -> None:
+    """Nobody wants to be told."""
 
 
 def _create(request: Request, tell: Tell, caller: Caller) -> Record:

@@ -46,10 +46,9 @@ def run_detached(request: Request) -> Detached:
 
     Raises HostforkError; then nothing is left.
     """
-    from hostfork.lifecycle.context import Caller
     from hostfork.lifecycle.create import create
 
-    record = create(request, lambda _event: None, Caller.current())
+    record = create(request)
     inner = Request(
         request.command, rules=RuleOptions(timeout=request.rules.timeout), cwd=record.cwd, keep=request.keep,
         tags=request.tags,

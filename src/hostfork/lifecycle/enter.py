@@ -56,6 +56,22 @@ def enter(
         helper.abandon()
 
 
+def enter_by_name(
+    fork: str, request: Request, *, on_event: Tell | None = None, caller: Caller | None = None,
+    signals: SignalSource | None = None,
+) -> Outcome:  # fmt: skip
+    """Run one command in a kept fork, beside others that may be in it, and say how it went; the fork stays.
+
+    Of the request count command, `cwd`, `descriptors`, and of its rules environment and limits. Raises HostforkError.
+    Only the command line gives `caller` and `signals`.
+    """
+    return enter(fork, request, on_event or _ignore, caller or Caller.current(), signals)
+
+
+def _ignore(_event: object) -> None:
+    """Nobody wants to be told."""
+
+
 class Visit:
     """One command in a fork, from its coming to its leaving. As a context: an error makes it leave as well."""
 
