@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from stat import S_ISDIR
 
 from hostfork.apply.planning import in_place
-from hostfork.apply.rows import Row, Rows, survey
+from hostfork.apply.rows import Row, Rows, extra_of, survey
 from hostfork.apply.sides import Found, Sides
 from hostfork.apply.stage import Stager
 from hostfork.apply.steps import Field, Lend, Move, Plan, Stage, Step
-from hostfork.apply.target import Targets, blocked, must_lend, renames_into, why_fixed
+from hostfork.apply.target import Targets, blocked, must_lend, renames_into, why_closed, why_fixed, why_held
 from hostfork.apply.threeway import ThreeWay
 from hostfork.apply.values import Decision
 from hostfork.collect.final import Entry
@@ -39,7 +39,8 @@ class Maker:
         self._lends: dict[tuple[int, str], Lend] = {}
         self._inside: tuple[int, str, int] | None = None
         """The target, name and step of the folder that is being staged with what it holds."""
-        self._parents: dict[tuple[int, str], str] = {}
+        self._parents: dict[tuple[int, str], tuple[str, os.stat_result]] = {}
+        """Of each folder in which names are replaced, why that cannot be, or nothing."""
 
     def add(self, number: int, answer: ThreeWay, sides: Sides) -> None:
         """All that is taken of one private path. Raises ApplyError, OSError."""
@@ -93,7 +94,8 @@ class Maker:
     def _with_new(self, step: Step) -> Step:
         if step.move in (Move.REMOVE, Move.CHANGE):
             return step
-        return step._replace(new=survey(Place(self._folders[step.stage], step.slot)))
+        known = self._stagers[step.stage].known
+        return step._replace(new=survey(Place(self._folders[step.stage], step.slot), known))
 
     def _path(self, step: Step) -> str:
         return os.path.join(self._targets.targets[step.target].path, step.name)
@@ -110,7 +112,10 @@ class Maker:
         place = self._targets.place(number, name) if host is not None or self._has_parent(number, name) else None
         if place is not None:
             self._check(number, name, place, decision.change.path, None if host is None else host.stat)
-        old: Rows = () if host is None or place is None else self._survey(place, decision.change.path)
+        old: Rows = ()
+        if host is not None and place is not None:
+            plain = host.kind is EntryKind.FILE
+            old = self._file_row(host, decision.change.path) if plain else self._survey(place, decision.change.path)
         if not decision.through:
             answer.check_seen(name, old)
         step = self._add(Move.PLACE if host is None else Move.EXCHANGE, number, name, old)
@@ -127,15 +132,11 @@ class Maker:
 
     def _change(self, number: int, decision: Decision, answer: ThreeWay, fork: Found, host: Found) -> None:
         place = self._targets.place(number, decision.relative)
-        found = host.stat
         user = os.geteuid()
-        if user not in (0, found.st_uid):
-            self._blocked.append(
-                (decision.change.path, f"it belongs to user {found.st_uid}, who alone may change that")
-            )
-            return
-        why = why_fixed(place, found)
-        if why and not why.startswith("its folder belongs"):
+        why = why_fixed(place) or ("its filesystem is read-only" if _is_read_only(place.folder) else "")
+        if not why and user not in (0, host.stat.st_uid):
+            why = f"it belongs to user {host.stat.st_uid}, who alone may change that"
+        if why:
             self._blocked.append((decision.change.path, why))
             return
         mode, uid, gid, attributes = answer.keep_mode(decision, fork, host)
@@ -199,7 +200,7 @@ class Maker:
         folder = self._targets.folder(number, top)
         target = self._targets.targets[number]
         stage = Stage(os.path.join(target.path, top, f".hostfork-apply-{self._number}"), number)
-        why = why_fixed(Place(folder, ".hostfork-apply"), None)
+        why = why_closed(folder)
         if why:
             raise blocked([(os.path.dirname(stage.path), why)])
         self._check_lend(number, top, folder)
@@ -209,23 +210,29 @@ class Maker:
 
     def _check(self, number: int, name: str, place: Place, path: str, found: os.stat_result | None) -> None:
         above = name.rpartition("/")[0]
-        key = (number, above)
-        if found is None and key in self._parents:
-            why = self._parents[key]
-        else:
-            why = why_fixed(place, found)
-            if found is None:
-                self._parents[key] = why
+        if (number, above) not in self._parents:
+            why = why_closed(place.folder)
+            self._parents[number, above] = why, os.fstat(place.folder)
+            if not why:
+                self._check_lend(number, above, place.folder)
+        why, parent = self._parents[number, above]
+        if not why and found is not None:
+            why = why_fixed(place) or why_held(place, found, parent)
         if why:
             self._blocked.append((path, why))
-        else:
-            self._check_lend(number, above, place.folder)
 
     def _check_lend(self, number: int, name: str, folder: int) -> None:
         if (number, name) not in self._lends:
             found = os.fstat(folder)
             if must_lend(folder, found):
                 self._lends[number, name] = Lend(number, name, found.st_mode & 0o7777)
+
+    def _file_row(self, host: Found, path: str) -> Rows:
+        """Of a file that was looked up just now: what of it is known is not read again."""
+        try:
+            return (_row(host)._replace(content=host.digest().hex(), extra=extra_of(host.attributes())),)
+        except PermissionError:
+            return self._survey(host.place, path)
 
     def _survey(self, place: Place, path: str) -> Rows:
         try:
@@ -234,6 +241,10 @@ class Maker:
             why = "something is mounted inside" if error.errno == 18 else (error.strerror or str(error))
             self._blocked.append((path, why))
             return ()
+
+
+def _is_read_only(folder: int) -> bool:
+    return bool(os.fstatvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def _row(host: Found) -> Row:

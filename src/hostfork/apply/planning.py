@@ -126,30 +126,31 @@ class _Folders:
         """Folders that the host lacks, and in which something taken lies that is not made with one of them."""
         made = {one.relative for one in self._answer.taken if _makes_folder(one)}
         missing: set[str] = set()
+        there: set[str] = set()
         for one in self._answer.taken:
             above = one.relative.rpartition("/")[0]
             if one.change.change is ChangeKind.DELETED:
                 continue
-            while above and above not in made and above not in missing:
+            while above and above not in made and above not in missing and above not in there:
                 found = self._sides.host(above)
                 if found is not None and found.kind is EntryKind.FOLDER:
+                    there.add(above)
                     break
                 missing.add(above)
                 above = above.rpartition("/")[0]
         return sorted(missing, key=_key)
 
 
-def hard_links(answers: Sequence[ThreeWay], all_sides: Sequence[Sides], targets: Targets) -> None:
+def hard_links(answers: Sequence[ThreeWay], targets: Targets) -> None:
     """Files whose content is to be another, and of which a name lies where nothing is replaced, are conflicts."""
     groups: dict[tuple[int, int], list[tuple[ThreeWay, Decision]]] = {}
     wanted: dict[tuple[int, int], int] = {}
-    for answer, sides in zip(answers, all_sides, strict=True):
-        for decision in answer.taken:
-            host = None if decision.change.was is None else sides.host(decision.relative)
-            if host is not None and host.kind is EntryKind.FILE and host.stat.st_nlink > 1:
-                inode = host.stat.st_dev, host.stat.st_ino
-                groups.setdefault(inode, []).append((answer, decision))
-                wanted[inode] = host.stat.st_nlink
+    for answer in answers:
+        for decision in answer.taken if answer.linked else ():
+            known_as = answer.linked.get(decision.relative)
+            if known_as is not None:
+                groups.setdefault(known_as[:2], []).append((answer, decision))
+                wanted[known_as[:2]] = known_as[2]
     lacking = {inode for inode, group in groups.items() if len(group) < wanted[inode]}
     edited = {inode for inode in lacking if any(d.change.change is not ChangeKind.DELETED for _, d in groups[inode])}
     known = _names_of(edited, targets) if edited else {}

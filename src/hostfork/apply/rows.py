@@ -13,6 +13,7 @@ from hostfork.helper.shapes import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 
@@ -50,11 +51,14 @@ class Moved(Exception):
         self.path = path
 
 
-def survey(place: Place) -> Rows:
-    """Everything at a place. Raises OSError; EXDEV where something is mounted inside."""
+def survey(place: Place, known: Mapping[str, tuple[str, str]] | None = None) -> Rows:
+    """Everything at a place. Raises OSError; EXDEV where something is mounted inside.
+
+    `known`: digests of content and of attributes, by the name of the place and the path below it.
+    """
     found = place.stat()
     rows: list[Row] = []
-    _add(rows, "", place, found, found.st_dev)
+    _add(rows, "", place, found, found.st_dev, {} if known is None else known, place.name)
     return tuple(rows)
 
 
@@ -67,20 +71,28 @@ def stamps(place: Place) -> tuple[int, int, int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns
 
 
-def _add(rows: list[Row], relative: str, place: Place, found: os.stat_result, device: int) -> None:
+def _add(
+    rows: list[Row],
+    relative: str,
+    place: Place,
+    found: os.stat_result,
+    device: int,
+    known: Mapping[str, tuple[str, str]],
+    top: str,
+) -> None:
     if found.st_dev != device:
         raise OSError(EXDEV, "something is mounted there", relative)
     folder = S_ISDIR(found.st_mode)
     size, mtime = (0, 0) if folder else (found.st_size, found.st_mtime_ns)
     owner = found.st_mode, found.st_uid, found.st_gid
-    rows.append(
-        Row(relative, *owner, found.st_dev, found.st_ino, size, mtime, _content(place, found), _extra(place, found))
-    )
+    told = known.get(f"{top}/{relative}" if relative else top) if known else None
+    content, extra = told or (_content(place, found), _extra(place))
+    rows.append(Row(relative, *owner, found.st_dev, found.st_ino, size, mtime, content, extra))
     if folder:
         with opened_folder(place, ours=found.st_uid == os.geteuid()) as opened:
             for name in sorted(os.listdir(opened), key=os.fsencode):
                 inner = Place(opened, name)
-                _add(rows, f"{relative}/{name}" if relative else name, inner, inner.stat(), device)
+                _add(rows, f"{relative}/{name}" if relative else name, inner, inner.stat(), device, known, top)
 
 
 def _content(place: Place, found: os.stat_result) -> str:
@@ -98,8 +110,12 @@ def _content(place: Place, found: os.stat_result) -> str:
         os.close(file)
 
 
-def _extra(place: Place, found: os.stat_result) -> str:
-    known = attributes(place)
+def _extra(place: Place) -> str:
+    return extra_of(attributes(place))
+
+
+def extra_of(known: Mapping[str, bytes] | None) -> str:
+    """The digest of attributes and ACLs."""
     if not known:
         return ""
     digest = blake2b(digest_size=8)

@@ -65,14 +65,17 @@ class Found:
     def __init__(self, place: Place, stat: os.stat_result, ours: bool = False) -> None:
         self.place = place
         self.stat = stat
-        self.facts: Facts = facts(place, stat)
+        self.kind = EntryKind.of(stat.st_mode)
+        self._facts: Facts | None = None
         self._ours = ours
         self._digest: bytes | None = None
         self._attributes: dict[str, bytes] | None = None
 
     @property
-    def kind(self) -> EntryKind:
-        return self.facts.kind
+    def facts(self) -> Facts:
+        if self._facts is None:
+            self._facts = facts(self.place, self.stat)
+        return self._facts
 
     def digest(self) -> bytes:
         """Of a file's content. Raises OSError."""

@@ -131,31 +131,36 @@ def _open_folder(folder: int, name: str, resolve: int) -> int:
         return syscalls.openat2(folder, name, _PATH, resolve=resolve)  # names can be changed without reading
 
 
-def why_fixed(place: Place, found: os.stat_result | None) -> str:
-    """Why the kernel will not let this name be replaced or removed, or nothing. `found`: what is there, if anything."""
-    folder = Place(place.folder, "") if place.name else place
-    above = folder.stat()
-    if syscalls.statx_attributes(folder.folder, "") & _FIXED:
+def why_closed(folder: int) -> str:
+    """Why the kernel will not let names in this folder be replaced, added or removed, or nothing."""
+    found = os.fstat(folder)
+    if syscalls.statx_attributes(folder, "") & _FIXED:
         return "its folder is immutable or append-only"
-    if os.fstatvfs(place.folder).f_flag & os.ST_RDONLY:
+    if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
         return "its filesystem is read-only"
-    if not place.name or found is None:
-        return "" if not place.name or may_change(place.folder, above) else _not_yours(above)
+    if may_change(folder, found):
+        return ""
+    return f"its folder belongs to user {found.st_uid}, and you may not write it"
+
+
+def why_fixed(place: Place) -> str:
+    """Why the kernel will not let what is there be replaced, removed or changed, or nothing."""
     attributes = syscalls.statx_attributes(place.folder, place.name)
-    if attributes & _MOUNT_ROOT:
+    if attributes & _MOUNT_ROOT and place.name:
         return "something is mounted on it"
     if attributes & _FIXED:
         return "it is immutable or append-only"
+    return ""
+
+
+def why_held(place: Place, found: os.stat_result, above: os.stat_result) -> str:
+    """Why this user may not take what is there out of its folder, which it may write."""
     user = os.geteuid()
     if above.st_mode & stat.S_ISVTX and user not in (0, above.st_uid, found.st_uid):
         return "its folder is sticky, and it belongs to somebody else"
     if stat.S_ISDIR(found.st_mode) and user not in (0, found.st_uid) and not _access(place.folder, place.name):
         return "the folder belongs to somebody else, and you may not write it"
-    return "" if may_change(place.folder, above) else _not_yours(above)
-
-
-def _not_yours(above: os.stat_result) -> str:
-    return f"its folder belongs to user {above.st_uid}, and you may not write it"
+    return ""
 
 
 def may_change(folder: int, found: os.stat_result) -> bool:

@@ -36,6 +36,8 @@ class ThreeWay:
         """Those of them that are no folder there, so that nothing of the fork's can come below."""
         self.seen: dict[str, tuple[int, int, int]] = {}
         """Inode, size and mtime of what was judged on the host, by name."""
+        self.linked: dict[str, tuple[int, int, int]] = {}
+        """Device, inode and number of names of the files there that have several."""
         self._made = frozenset(
             source.name(change.path)
             for change in source.changes
@@ -55,6 +57,8 @@ class ThreeWay:
         host = self._sides.host(name)
         if host is not None:
             self.seen[name] = (host.stat.st_ino, host.stat.st_size, host.stat.st_mtime_ns)
+            if host.stat.st_nlink > 1 and host.kind is EntryKind.FILE:
+                self.linked[name] = (host.stat.st_dev, host.stat.st_ino, host.stat.st_nlink)
         answer = self._judge(change, name, fork, host)
         if isinstance(answer, Conflict):
             answer = self._resolve(answer, change, name, fork, host)
@@ -70,9 +74,9 @@ class ThreeWay:
             why = LeftOut.SOCKET if fork.kind is EntryKind.SOCKET else LeftOut.DEVICE
             self.left_out.append((change.path, why))
             return True
-        bits = fork.kind is EntryKind.FILE and fork.facts.mode & _BITS
+        bits = fork.kind is EntryKind.FILE and fork.stat.st_mode & _BITS
         fresh = change.change in (ChangeKind.CREATED, ChangeKind.TYPE) or "mode" in change.fields
-        if (bits and fresh) or "security.capability" in fork.attributes():
+        if (bits and fresh) or _has_capability(fork):
             self.left_out.append((change.path, LeftOut.SET_UID))
         return False
 
@@ -274,6 +278,12 @@ class ThreeWay:
 
     def _plain(self, kind: EntryKind, mode: int) -> int:
         return mode & ~_BITS if kind is EntryKind.FILE and not self._special else mode
+
+
+def _has_capability(fork: Found) -> bool:
+    """Only root can see, and set, what only programs have."""
+    program = fork.kind is EntryKind.FILE and fork.stat.st_mode & 0o111 and os.geteuid() == 0
+    return bool(program) and "security.capability" in fork.attributes()
 
 
 def _are_equal(host: Found, fork: Found) -> bool:

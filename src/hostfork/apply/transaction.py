@@ -25,6 +25,8 @@ Note = Callable[..., None]
 
 _FEW = 16
 """Up to here one fsync per folder; beyond, one syncfs per filesystem."""
+_TOLD = 64
+"""Up to here each step has its line in the journal; of more every 64th. What was done is seen at the names."""
 _CHANGED = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ELOOP, errno.ESTALE)
 """What the kernel says where a name is not what it was."""
 
@@ -48,7 +50,8 @@ class Transaction:
         self._lend()
         for step in steps:
             if step.move is not Move.CHANGE:
-                self._note("step", number=step.number, forward=forward)
+                if len(steps) <= _TOLD or step.number % _TOLD == 0:
+                    self._note("step", number=step.number, forward=forward)
                 self._move(step, forward)
                 self._compare(step, forward)
         self._give_back()
@@ -264,13 +267,13 @@ class Transaction:
             except OSError:
                 continue
             found = os.fstat(folder)
-            if (found.st_dev, found.st_ino) not in folders:
-                folders[found.st_dev, found.st_ino] = found.st_dev
-                if len(folders) <= _FEW:
-                    _fsync(folder)
-        if len(folders) > _FEW:
-            for number in range(len(self._plan.targets)):
-                syncfs(self._targets.folder(number, ""))
+            folders.setdefault((found.st_dev, found.st_ino), folder)
+            if len(folders) > _FEW:
+                break
+        for folder in folders.values() if len(folders) <= _FEW else ():
+            _fsync(folder)
+        for number in range(len(self._plan.targets)) if len(folders) > _FEW else ():
+            syncfs(self._targets.folder(number, ""))
         for stage in self._stages:
             _fsync(stage)
 

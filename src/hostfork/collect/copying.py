@@ -47,7 +47,7 @@ class TreeCopy:
         elif not self._linked(entry, place):
             maker = {stat.S_IFREG: self._file, stat.S_IFLNK: self._symlink, stat.S_IFIFO: self._fifo}
             if maker.get(kind, self._node)(entry, place):
-                self._metadata(place, entry, attributes(entry.place, entry.changed) or {})
+                self._metadata(place, entry, self._attributes(entry))
                 if entry.stat.st_nlink > 1:
                     self._links[entry.stat.st_dev, entry.stat.st_ino] = entry.relative
 
@@ -62,12 +62,16 @@ class TreeCopy:
             if folder[1] != self._root:
                 os.close(folder[1])
 
+    def _attributes(self, entry: Entry) -> dict[str, bytes]:
+        """What the entry made gets of extended attributes and ACLs."""
+        return attributes(entry.place, entry.changed) or {}
+
     def _enter(self, entry: Entry, place: Place) -> None:
         folder = self._root
         if entry.relative:
             os.mkdir(place.name, _FOLDER_MODE, dir_fd=place.folder)
             folder = with_room(os.open(place.name, FOLDER, dir_fd=place.folder))
-        self._open.append((entry.relative, folder, entry, attributes(entry.place, entry.changed) or {}))
+        self._open.append((entry.relative, folder, entry, self._attributes(entry)))
 
     def _leave(self, relative: str | None) -> None:
         while self._open and not _holds(self._open[-1][0], relative):

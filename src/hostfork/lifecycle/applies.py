@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = 1
 _OPEN = "open"
-_DURABLE = frozenset({"started", "stage", "ready", "committed", "undoing", "undone", "back", "done"})
+_DURABLE = frozenset({"stage", "ready", "committed", "undoing", "undone", "redone", "back"})
 _STATES = {
     "committed": ApplyState.APPLIED, "undoing": ApplyState.UNDOING, "undone": ApplyState.UNDONE,
     "redone": ApplyState.APPLIED,
@@ -61,6 +61,7 @@ class ApplyFolder:
         self.path = path
         self.header = header
         self._journal = -1
+        self._is_named = False
 
     @property
     def stage(self) -> str:
@@ -77,12 +78,17 @@ class ApplyFolder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._journal = os.open(self.file("journal.jsonl"), flags, 0o600)
         line = json.dumps({"at": time.time(), "event": event, **facts}).encode("ascii") + b"\n"
-        there = os.fstat(self._journal).st_size
-        if os.write(self._journal, line) != len(line):
-            os.ftruncate(self._journal, there)  # half a line would spoil the next one
+        written = os.write(self._journal, line)
+        if written != len(line):
+            os.ftruncate(
+                self._journal, os.fstat(self._journal).st_size - written
+            )  # half a line would spoil the next one
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file("journal.jsonl"))
         if event in _DURABLE:
             os.fsync(self._journal)
+            if not self._is_named:  # the journal's own name, and that of `open`
+                _fsync(self.path)
+                self._is_named = True
 
     def close(self) -> None:
         """Close the journal."""
@@ -112,8 +118,8 @@ class ApplyFolder:
         return os.path.exists(self.file(_OPEN))
 
     def reopen(self) -> None:
-        """It is not finished from now on."""
-        _write(self.path, _OPEN, b"")
+        """It is not finished from now on: on disk with the next record that is."""
+        os.close(os.open(self.file(_OPEN), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def finish(self) -> None:
         """It is finished."""
@@ -195,10 +201,10 @@ class Applies:
         with as_fork_error("an apply cannot be written down", path):
             os.mkdir(path, 0o700)
             folder = ApplyFolder(path, Header(number, fork, fork_id, now(), time.time(), pool))
-            folder.save(folder.header)
             folder.reopen()
-            folder.note("started")
+            folder.save(folder.header)
             _fsync(self.root)
+            folder.note("started")
         return folder
 
     def all(self) -> list[ApplyFolder]:

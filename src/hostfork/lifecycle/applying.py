@@ -101,7 +101,7 @@ class _Apply:
                     planning.judge(source, wanted, side, targets, number, self._choice)
                     for number, (source, wanted, side) in enumerate(zip(sources, selection.changes, sides, strict=True))
                 ]
-                planning.hard_links(answers, sides, targets)
+                planning.hard_links(answers, targets)
             except OSError as error:
                 raise _unreadable(error) from error
             result = self._result(selection, answers, before)
