@@ -4,6 +4,8 @@ import contextlib
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -230,3 +232,40 @@ def test_the_log_of_a_kept_run_outlives_it(hostfork: Run, person: Person, ext4_d
     assert {entry.by["uid"] for entry in entries} == {person.uid}
     with open(log.path) as file:
         assert [json.loads(line)["n"] for line in file] == [1, 2, 3, 4]
+
+
+def test_a_run_that_was_killed_is_told_as_recovered(hostfork: Run, person: Person, ext4_disk: Disk) -> None:
+    source = ext4_disk.folder(person)
+    program = os.path.join(sys.prefix, "bin", "hostfork")
+    run = [program, "run", "--name", "f", "--private", source, "--cwd", source, "--tag", "a=b", "--", "sh", "-c",
+           "echo x >x; echo; sleep 1000"]  # fmt: skip
+    running = person.popen(run, stdout=subprocess.PIPE)
+    try:
+        running.stdout.readline()
+    finally:
+        running.kill()
+        running.wait()
+        running.stdout.close()
+    hostfork(person, "recover", check=0)
+    entries, problems = audit.read(audit.find(Store(person.state), "f")[0])
+    assert problems == ()
+    assert [entry.event for entry in entries] == ["created", "ended", "recovered"]
+    assert entries[0].by["tags"] == {"a": "b"}
+    assert entries[2].by["argv"][1:] == ["recover"]
+    hostfork(person, "discard", "f", "--yes", check=0)
+
+
+def test_gc_removes_old_logs(hostfork: Run, person: Person, ext4_disk: Disk) -> None:
+    source = ext4_disk.folder(person)
+    for name in ("gone", "kept"):
+        run = ["run", "--name", name, "--private", source, "--cwd", source, "--", "touch", "x"]
+        hostfork(person, *run, check=0)
+    hostfork(person, "discard", "gone", "--yes", check=0)
+    for file in os.listdir(os.path.join(person.state, "logs")):
+        person.call(os.utime, os.path.join(person.state, "logs", file), (1, 1))
+    hostfork(person, "gc", "--dry-run", check=0)
+    hostfork(person, "log", "gone", check=0)
+    hostfork(person, "gc", check=0)
+    assert "fork.not-found" in hostfork(person, "log", "gone", check=125).stderr
+    hostfork(person, "log", "kept", check=0)
+    hostfork(person, "discard", "kept", "--yes", check=0)
