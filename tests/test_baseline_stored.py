@@ -10,7 +10,7 @@ import pytest
 
 from hostfork.baseline.current import Facts, current
 from hostfork.errors import Code, StorageError
-from hostfork.storage import lines, reclaim
+from hostfork.storage import linekeys, reclaim
 from hostfork.storage.btrfs import Btrfs
 from hostfork.storage.contract import Prepared, Refusal, Source
 from hostfork.storage.lines import Line
@@ -62,7 +62,7 @@ def test_each_fork_sees_the_source_as_it_was(seed: int, sharing: Disk, person: P
             assert seen(person, known, pool) == expected, (seed, number, known)
     for key in living:
         person.call(STORAGE.remove, key, pool)
-    person.call(lines.remove, Line.of(Source(source), pool).name, pool)
+    person.call(linekeys.remove, Line.of(Source(source), pool).name, pool)
     person.call(erased, pool)
     assert subvolumes(sharing) == before
 
@@ -139,7 +139,7 @@ def test_a_writable_snapshot_holds_all_of_it(btrfs_disk: Disk, person: Person) -
     person.call(write, f"{content.tree}/small", b"a's")
     assert person.call(facts, Btrfs().content("b", pool).tree) == person.call(facts, source)
     assert Line.of(Source(source), pool).users == 0
-    person.call(lines.remove, Line.of(Source(source), pool).name, pool)
+    person.call(linekeys.remove, Line.of(Source(source), pool).name, pool)
     person.call(erased, pool)
     assert person.call(facts, content.base) == expected
     touched = person.call(Btrfs().touched, "a", pool)
@@ -188,7 +188,7 @@ def test_killed_anywhere_the_next_one_is_right(call: str, btrfs_disk: Disk, user
         assert seen(user, "b", pool) == user.call(facts, source), when
         user.call(STORAGE.remove, "b", pool)
     user.call(STORAGE.remove, "a", pool)
-    user.call(lines.remove, Line.of(Source(source), pool).name, pool)
+    user.call(linekeys.remove, Line.of(Source(source), pool).name, pool)
     user.call(erased, pool)
     assert user.call(STORAGE.keys, pool) == ()
     assert os.listdir(f"{pool}/{StorageKind.BASELINE.value}") == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hostfork.errors import Code, StorageError
-from hostfork.storage import lines
+from hostfork.storage import linekeys, lines
 from hostfork.storage.choose import MECHANISMS, storage_of
 from hostfork.storage.contract import Delta, FullTree, KeyStage, KeyState, Layer, Offer, Removal, Source, Storage
 from hostfork.storage.entry import FOLDER
@@ -251,7 +251,7 @@ def deep_sample(disk: Disk, person: Person) -> Iterator[tuple[str, str]]:
     source, pool = sample(person, disk, make)
     yield source, pool
     for line in lines.lines(pool):
-        lines.remove(line.name, pool)
+        linekeys.remove(line.name, pool)
     top = os.open(os.path.dirname(source), FOLDER)
     for name in ("source", "pool"):
         remove_tree(name, top)  # other code cannot

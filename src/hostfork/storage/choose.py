@@ -122,9 +122,9 @@ def storage_of(kind: StorageKind) -> Storage:
 def owner_of(kind: StorageKind) -> KeyOwner:
     """What removes a key of that kind."""
     if kind is StorageKind.BASELINE:
-        from hostfork.storage import lines
+        from hostfork.storage import linekeys
 
-        return lines
+        return linekeys
     return scratch if kind is StorageKind.SCRATCH else storage_of(kind)
 
 

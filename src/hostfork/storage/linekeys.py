@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 
-from hostfork.storage.contract import Removal
+from hostfork.storage.contract import KeyState, Removal
 from hostfork.storage.entry import FOLDER
 from hostfork.storage.keys import Keys
 from hostfork.storage.newtree import is_in_subvolume
 from hostfork.storage.pace import Pace
+from hostfork.vocabulary import StorageKind
+
+_KIND = StorageKind.BASELINE.value
 
 
 class LineKeys(Keys):
@@ -24,6 +27,26 @@ class LineKeys(Keys):
                     removed = Removal.RECLAIMING
         super()._erase(name, folder, pace)
         return removed
+
+
+def set_aside(key: str, pool: str) -> tuple[str, ...]:
+    """Take a line out of the way; only for one that nobody uses."""
+    return LineKeys(pool, _KIND).set_aside(key)
+
+
+def erase(name: str, pool: str, pace: Pace | None = None) -> Removal:
+    """Erase what was set aside under that name."""
+    return LineKeys(pool, _KIND).erase(name, pace)
+
+
+def remove(key: str, pool: str) -> Removal:
+    """Remove all that is left of a line. Idempotent."""
+    return LineKeys(pool, _KIND).remove(key)
+
+
+def keys(_pool: str) -> tuple[KeyState, ...]:
+    """None: no fork owns a line, so that none is ever left over."""
+    return ()
 
 
 def _trees_in(name: str, folder: int) -> tuple[str, ...]:

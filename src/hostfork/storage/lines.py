@@ -25,11 +25,9 @@ from binascii import crc32
 from collections.abc import Callable, Iterator
 
 from hostfork.storage import newtree
-from hostfork.storage.contract import KeyState, Removal, Source
+from hostfork.storage.contract import Source
 from hostfork.storage.entry import FOLDER
 from hostfork.storage.keys import Keys, aside_name
-from hostfork.storage.linekeys import LineKeys
-from hostfork.storage.pace import Pace
 from hostfork.storage.readers import is_read
 from hostfork.storage.tree import open_own, remove_tree
 from hostfork.values import frozen
@@ -355,26 +353,6 @@ def lines(pool: str) -> tuple[Line, ...]:
     # What waits to be erased has the name of its line too.
     found = dict.fromkeys(state.key for state in Keys(pool, _KIND).states())
     return tuple(Line(pool, key) for key in found if key in names)
-
-
-def set_aside(key: str, pool: str) -> tuple[str, ...]:
-    """Take a line out of the way; only for one that nobody uses."""
-    return Keys(pool, _KIND).set_aside(key)
-
-
-def erase(name: str, pool: str, pace: Pace | None = None) -> Removal:
-    """Erase what was set aside under that name."""
-    return LineKeys(pool, _KIND).erase(name, pace)
-
-
-def remove(key: str, pool: str) -> Removal:
-    """Remove all that is left of a line. Idempotent."""
-    return LineKeys(pool, _KIND).remove(key)
-
-
-def keys(_pool: str) -> tuple[KeyState, ...]:
-    """None: no fork owns a line, so that none is ever left over."""
-    return ()
 
 
 def _text(source: Source) -> bytes:
