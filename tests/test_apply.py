@@ -399,3 +399,21 @@ def test_without_a_terminal_and_yes_it_refuses(hostfork: Run, user: Person, ext4
     assert picture(project, inodes=True) == before
     assert hostfork(user, "apply", "f", "--on-conflict", "theirs").returncode == 2
     assert hostfork(user, "undo", "f").returncode == 125
+
+
+def test_gc_forgets_what_is_too_old_to_be_undone(hostfork: Run, user: Person, ext4_disk: Disk) -> None:
+    project = make(user, ext4_disk.folder(user))
+    fork(hostfork, user, project)
+    number = apply(hostfork, user)["apply"]
+    hostfork(user, "gc", check=0)
+    header = os.path.join(user.state, "applies", number, "apply.json")
+    with open(header) as file:
+        content = json.load(file)
+    with open(header, "w") as file:
+        json.dump(content | {"moment": content["moment"] - 15 * 86400}, file)
+    stage = os.path.join(content["pool"], "applies", number)
+    assert os.listdir(stage)
+    hostfork(user, "gc", check=0)
+    assert (os.path.exists(stage), os.path.exists(os.path.dirname(header))) == (False, False)
+    assert "apply.not-found" in hostfork(user, "undo", "f", "--yes", check=125).stderr
+    assert not apply(hostfork, user)["written"]

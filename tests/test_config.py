@@ -24,6 +24,8 @@ def file(tmp_path):
         ("keep = { max-forks = 1 }", {"max_forks": 1}),
         ("[keep]\nlog-days = 3\n", {"log_days": 3}),
         ('[keep]\nlog-days = "none"\n', {"log_days": None}),
+        ("[keep]\nundo-days = 3\n", {"undo_days": 3}),
+        ('[keep]\nundo-days = "none"\n', {"undo_days": None}),
         ('[keep]\nmax-bytes = "20G"\n', {"max_bytes": 20 << 30, "max_percent": None}),
         ("[keep]\nmax-bytes = 4096\n", {"max_bytes": 4096, "max_percent": None}),
         ('[keep]\nmax-bytes = "5%"\n', {"max_bytes": None, "max_percent": 5}),

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from hostfork.apply.steps import Plan
 from hostfork.apply.values import ApplyState
-from hostfork.errors import ApplyError, Code
+from hostfork.errors import ApplyError, Code, ForkError
 from hostfork.lifecycle.store import Store, as_fork_error, now
 from hostfork.values import frozen
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = 1
 _OPEN = "open"
+_DAY = 86400.0
 _DURABLE = frozenset({"stage", "ready", "committed", "undoing", "undone", "redone", "back"})
 _STATES = {
     "committed": ApplyState.APPLIED, "undoing": ApplyState.UNDOING, "undone": ApplyState.UNDONE,
@@ -254,6 +255,24 @@ class Applies:
             return ApplyFolder(path, Header(**content))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
+
+
+def forget(store: Store, days: int | None) -> int:
+    """Remove what can be undone no more: applies of so many days ago, with what they displaced; how many.
+
+    Nothing where one is at work. Nothing is raised: what cannot go now goes another time.
+    """
+    applies = Applies(store)
+    gone = 0
+    if days is None or not os.path.isdir(applies.root):
+        return 0
+    with contextlib.suppress(ForkError, OSError), applies.lock(wait=False) as free:
+        for one in applies.all() if free else ():
+            if not one.is_open and one.header.moment < time.time() - days * _DAY:
+                with contextlib.suppress(OSError):
+                    one.remove()
+                    gone += 1
+    return gone
 
 
 def _write(folder: str, name: str, content: bytes) -> None:

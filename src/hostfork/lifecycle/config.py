@@ -5,6 +5,7 @@
     keep-days-ignored = 1      # where every change is in folders that the project ignores, if that is shorter
     max-forks = "none"         # kept forks
     log-days = 90              # what happened to a fork, after it is gone
+    undo-days = 14             # what an apply displaced, so that it can be undone
     max-bytes = "10%"          # of kept forks in one pool: of its filesystem, or a size: "20G"
 
 It is $XDG_CONFIG_HOME/hostfork/config.toml, else ~/.config/hostfork/config.toml, and need not be there.
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _NONE = "none"
-_KEYS = ("keep-days", "keep-days-ignored", "max-forks", "log-days", "max-bytes")
+_KEYS = ("keep-days", "keep-days-ignored", "max-forks", "log-days", "undo-days", "max-bytes")
 
 
 @frozen
@@ -39,6 +40,7 @@ class KeepRules:
     max_bytes: int | None = None
     max_percent: int | None = 10
     log_days: int | None = 90
+    undo_days: int | None = 14
     file: str = ""
     given: bool = False
 
@@ -95,7 +97,7 @@ class _Reader:
             self._refuse("keep must be a table: [keep]", ("keep",), "write [keep] above its keys")
         self._known(keep, _KEYS, ("keep",))
         rules: dict[str, Any] = {
-            name.replace("-", "_"): self._number(keep[name], name) for name in _KEYS[:4] if name in keep
+            name.replace("-", "_"): self._number(keep[name], name) for name in _KEYS[:-1] if name in keep
         }
         if "max-bytes" in keep:
             rules["max_bytes"], rules["max_percent"] = self._bytes(keep["max-bytes"])

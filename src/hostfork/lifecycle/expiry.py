@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, unique
 
 from hostfork.errors import Code, ForkError, HostforkError
-from hostfork.lifecycle import audit, expired, unused, uses
+from hostfork.lifecycle import applies, audit, expired, unused, uses
 from hostfork.lifecycle.config import KeepRules
 from hostfork.lifecycle.expired import Expired
 from hostfork.lifecycle.pools import pools
@@ -131,6 +131,7 @@ def gc(store: Store, rules: KeepRules, *, dry_run: bool = False, must_be_noted: 
         leftovers += _told("automatic baselines", error)
     if not dry_run:
         audit.forget(store, rules.log_days)
+        applies.forget(store, rules.undo_days)
         for pool in pools(store):
             erase_later(pool)
     contents, size = (0, 0) if dry_run else _needless_contents(store, leftovers)
