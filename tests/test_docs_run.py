@@ -32,6 +32,7 @@ RUN += [
         "baselines",
         "audit",
         "kept-forks",
+        "branches",
     )
 ]
 COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n?", re.MULTILINE)

@@ -16,8 +16,8 @@ from hostfork.cli.verb import fork_argument, options, verb
 @verb(
     "branch",
     "Make a new fork that begins as another one is now.",
-    Example("hostfork branch agent-1 agent-2", "Two forks of one state; neither sees what the other does."),
-    Example("hostfork branch agent-1", "With a name that is found, and printed."),
+    Example("hostfork branch calm-otter second", "Two forks of one state; neither sees what the other does."),
+    Example("hostfork branch calm-otter", "With a name that is found, and printed."),
     Example("hostfork list --tree", "Which fork is a branch of which."),
     manual=Manual(
         about=(
