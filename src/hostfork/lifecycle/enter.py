@@ -260,7 +260,7 @@ class Visit:
             pass  # something still waits in the kernel: the last one, or recovery, removes it with the fork's
         finally:
             self._note_end()
-            holding.go(self._folder, place, **facts)
+            holding.go(self._folder, place.seat, **facts)
 
     def _note_end(self) -> None:
         if self._number is None:

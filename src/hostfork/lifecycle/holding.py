@@ -26,7 +26,7 @@ from hostfork.storage.choose import storage_of
 from hostfork.storage.contract import Delta, Layer
 from hostfork.values import frozen, replace
 from hostfork.vocabulary import Access, Activity, Disposition
-from hostfork.workload import seat
+from hostfork.workload import seat as seats
 from hostfork.workload.cgroup import Group
 from hostfork.workload.identity import ProcessIdentity, boot_id
 from hostfork.workload.launch import Helper
@@ -73,7 +73,7 @@ def come_in(folder: ForkFolder) -> InView:
 
 def _join(folder: ForkFolder) -> InView | None:
     try:
-        found = seat.connect(folder.descriptor)
+        found = seats.connect(folder.descriptor)
     except (OSError, ValueError) as error:
         raise ForkError(
             Code.FORK_BUSY, f"who holds {folder.name} does not answer",
@@ -88,9 +88,7 @@ def _join(folder: ForkFolder) -> InView | None:
         if observed_activity(record) is Activity.FROZEN:
             raise ForkError(Code.FORK_BUSY, f"{folder.name} is suspended", hint=f"hostfork resume {folder.name}")
     except BaseException:
-        found.leave()
-        found.close()
-        os.close(found.lock)
+        go(folder, found)
         raise
     return InView(record, found)
 
@@ -166,7 +164,7 @@ def _build(folder: ForkFolder, record: Record) -> InView:
         started = True
         if plan.cgroup_parent is not None:
             descriptor = _make_group(plan.cgroup_parent, record.name).open()
-        listener = seat.listen(folder.descriptor)
+        listener = seats.listen(folder.descriptor)
         view = _view(plan, record, folder)
         folder.hand_over()
         held, channel = helper.hold(
@@ -287,38 +285,38 @@ def identity(record: Record, user_namespace: bool) -> Identity | None:
     return Identity(os.geteuid(), os.getegid()) if user_namespace and record.same_paths else None
 
 
-def go(folder: ForkFolder, place: InView, **facts: object) -> None:
+def go(folder: ForkFolder, seat: Seat, **facts: object) -> None:
     """Leave the view. The last one ends what is left of the fork, and has the view closed; `facts` for its record.
 
     Raises WorkloadError `workload.survivors`: then the fork stays as it is.
     """
-    last = place.seat.leave()
+    last = seat.leave()
     try:
         if last:
-            _put_away(folder, place, facts)
+            _put_away(folder, seat, facts)
             # Said, not left to the close: a process that the caller forked meanwhile holds the same open folder.
-            fcntl.flock(place.seat.lock, fcntl.LOCK_UN)
+            fcntl.flock(seat.lock, fcntl.LOCK_UN)
     finally:
-        place.seat.close()
-        os.close(place.seat.lock)
+        seat.close()
+        os.close(seat.lock)
     if last is None and folder.lock():
         # The holder is dead. If we were alone, nothing else is to be put right.
         with contextlib.suppress(ForkError):
             settle(folder, folder.load())
 
 
-def _put_away(folder: ForkFolder, place: InView, facts: dict[str, object]) -> None:
+def _put_away(folder: ForkFolder, seat: Seat, facts: dict[str, object]) -> None:
     record = folder.load()
     group = _group(record)
     namespace = record.mount_namespace if record.same_paths else None
     known = frozenset(map(os.fsencode, marks(record)))
-    report = stop_in_view(group, place.seat.held.pid, namespace, known, lambda: tuple(map(os.fsencode, places(record))))
+    report = stop_in_view(group, seat.held.pid, namespace, known, lambda: tuple(map(os.fsencode, places(record))))
     if report.survivors:
         raise survivors(record, report)
     if group is not None:
         group.remove()
     entries.forget_dead(folder)
-    place.seat.finish()
+    seat.finish()
     if _live(record):
         # What its changes were changes of is looked at now: the host may change it later.
         found = changes.collect(folder, record, lambda _path: None)
