@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hostfork.lifecycle.audit import logs_of as logs
     from hostfork.lifecycle.audit import read as read_log
     from hostfork.lifecycle.baselines import Made as MadeBaseline
-    from hostfork.lifecycle.baselines import Removed as RemovedBaseline
+    from hostfork.lifecycle.baselines import remove as remove_baseline
     from hostfork.lifecycle.branches import Branched, branch
     from hostfork.lifecycle.checkpoints import Made as MadeCheckpoint
     from hostfork.lifecycle.checkpoints import Verified as VerifiedCheckpoints
@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from hostfork.lifecycle.undoing import undo
     from hostfork.lifecycle.usage import Holder, Overview, PoolUse
     from hostfork.lifecycle.verify import Verified as VerifiedBaseline
+    from hostfork.lifecycle.verify import names as verifiable_baselines
+    from hostfork.lifecycle.verify import verify as verify_baseline
     from hostfork.storage.contract import Usage
     from hostfork.vocabulary import OriginKind
 
@@ -96,7 +98,8 @@ _LATER = {
     "commit": "lifecycle.committing",
     "logs": "lifecycle.audit:logs_of", "meets": "lifecycle.meeting", "read_log": "lifecycle.audit:read",
     "seal": "lifecycle.decisions", "unseal": "lifecycle.decisions",
-    "without_password": "baseline.git",
+    "without_password": "baseline.git", "remove_baseline": "lifecycle.baselines:remove",
+    "verifiable_baselines": "lifecycle.verify:names", "verify_baseline": "lifecycle.verify:verify",
     "create": "lifecycle.create", "enter": "lifecycle.enter:enter_by_name",
     "Detached": "lifecycle.detached", "ForkCommand": "lifecycle.entries:Entry", "Stopped": "lifecycle.stopping",
     "discard_running": "lifecycle.stopping:discard", "enter_detached": "lifecycle.detached", "log_of":
@@ -355,13 +358,6 @@ def refresh_baseline(
     return refresh(name, on_progress)
 
 
-def remove_baseline(name: str) -> RemovedBaseline:
-    """Remove a baseline. Raises BaselineError `baseline.not-found`, `.in-use`."""
-    from hostfork.lifecycle.baselines import remove
-
-    return remove(name)
-
-
 def baseline_users(one: Baseline) -> tuple[str, ...]:
     """The names of the forks that lie over it."""
     from hostfork.lifecycle.baselines import users
@@ -381,25 +377,6 @@ def baseline_stored(one: Baseline) -> tuple[str | None, ...]:
     from hostfork.lifecycle.baselines import stored
 
     return tuple(None if how is None else how.value for how in stored(one))
-
-
-def verifiable_baselines() -> tuple[str, ...]:
-    """The names of all baselines, those that `--private` made by itself last."""
-    from hostfork.lifecycle.verify import names
-
-    return names()
-
-
-def verify_baseline(
-    name: str, on_progress: Callable[[str, int, int, int | None, int | None], None] | None = None
-) -> VerifiedBaseline:
-    """Read all of a baseline and compare it with what was recorded of it, or record that; what is damaged is marked.
-
-    Raises BaselineError `baseline.not-found`, `.lost`, StorageError where it cannot be read.
-    """
-    from hostfork.lifecycle.verify import verify
-
-    return verify(name, on_progress)
 
 
 def policies() -> tuple[str, ...]:
