@@ -31,6 +31,7 @@ RUN += [
         "space",
         "baselines",
         "audit",
+        "apply",
         "kept-forks",
         "branches",
     )
@@ -42,7 +43,8 @@ NOTE = re.compile(r"<!-- (first|elsewhere): ((?:(?!-->).)*) -->\n*\Z", re.DOTALL
 VARYING = (
     # what a repository's folder holds depends on git's version, and on the moment
     (r"\b\d+ files, \d+(?:\.\d+)? [KMGi]*B copied", "COPIED"),
-    (r"\d{4}-\d\d-\d\d[T ][\d:]+\b(?:\.\d+)?Z?", "TIME"),
+    (r"\d{4}-\d\d-\d\d[T ][\d:]+(?:\.\d+)?Z?", "TIME"),
+    (r"(?m), \d\d:\d\d$", ", TIME"),
     (r"\b(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12})\b", "ID"),
     (r"\S+, Linux \S+, hostfork \S+", "HOST"),
     (r"\b\d+(?:[.,]\d+)? (?:B|KiB|MiB|GiB|ms|s|m)\b", "SIZE"),
