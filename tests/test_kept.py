@@ -298,6 +298,30 @@ def test_recover_ends_what_a_dead_holder_left(kept):
     kept("exec", "k", "--", "test", "-s", "here", check=0)
 
 
+@pytest.mark.rig("cgroup")
+@pytest.mark.parametrize("verb", [["recover"], ["stop", "k", "99"]], ids=["recover", "stop"])
+def test_owner_and_keeper_of_one_command_are_killed(kept, verb):
+    """What that command left is ended by the next who looks; the others in the fork go on."""
+    kept("create", "k", "--private", ".", check=0)
+    stays = kept.waits(file="stays")
+    goes = kept.waits(file="goes")
+    pid = int(kept("exec", "k", "--", "cat", "goes").stdout)
+    [number] = [
+        one["number"] for one in json.loads(kept("ps", "k", "--json").stdout)["commands"] if "goes" in one["command"][2]
+    ]
+    dead = json.loads(Path(kept.person.state, f"forks/k/exec.{number}").read_text())
+    os.kill(dead["owner"]["pid"], signal.SIGSTOP)  # else it would see its keeper's end
+    for process in (dead["keeper"], dead["owner"]):
+        os.kill(process["pid"], signal.SIGKILL)
+    goes.wait(60)
+    assert rigs.is_alive(pid)
+    kept(*verb)
+    rigs.wait_until(lambda: not rigs.is_alive(pid))
+    assert stays.poll() is None
+    end(stays)
+    assert kept.record().activity.value == "idle"
+
+
 def test_recover_leaves_alone_what_is_entered(kept):
     kept("create", "k", "--private", ".", check=0)
     held = kept.waits()

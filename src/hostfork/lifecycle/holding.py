@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import time
 
 from hostfork.errors import Code, ForkError, WorkloadError
@@ -17,7 +18,7 @@ from hostfork.lifecycle import bases, changes, entries
 from hostfork.lifecycle.glance import record_of
 from hostfork.lifecycle.moments import must_not_be_restoring
 from hostfork.lifecycle.probes import Probes
-from hostfork.lifecycle.record import PathRecord, Record, must_be_open, observed_activity
+from hostfork.lifecycle.record import PathRecord, Record, Status, must_be_open, observed_activity
 from hostfork.lifecycle.release import end_writers, marks, places
 from hostfork.lifecycle.request import Request
 from hostfork.lifecycle.store import ForkFolder, now
@@ -126,6 +127,28 @@ def settle(folder: ForkFolder, record: Record, *, end: bool = False) -> Record:
     entries.forget_dead(folder)
     folder.note("settled")
     return _idle(folder, record)
+
+
+def end_ownerless(folder: ForkFolder) -> int:
+    """End what commands left whose owner and keeper are both dead while others are in the fork; how many there were."""
+    found = 0
+    for entry in entries.entries(folder):
+        if entry.status is not None or entry.running:
+            continue
+        found += 1
+        if entry.process is not None and entry.process.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(entry.process.pid, signal.SIGKILL)
+        if entry.cgroup is not None and os.path.isdir(entry.cgroup):
+            group = Group(entry.cgroup)
+            group.kill()
+            if group.wait_empty(_PATIENCE):
+                group.remove()
+        if entry.detached:
+            entries.save(folder, replace(entry, status=Status(), ended=now()))
+        else:
+            entries.drop(folder, entry.number)
+    return found
 
 
 def survivors(record: Record, report: StopReport) -> WorkloadError:

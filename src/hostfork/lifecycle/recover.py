@@ -177,7 +177,8 @@ def _settle_view(folder: ForkFolder, record: Record) -> Recovered | None:
     from hostfork.lifecycle import holding
 
     if observed_activity(record) is not Activity.ORPHANED:
-        return None
+        number = holding.end_ownerless(folder)
+        return Recovered(record.name, "what killed commands left in it was ended") if number else None
     record = holding.settle(folder, record, end=True)
     return Recovered(record.name, "what ran in it was ended; it is kept as it is")
 

@@ -9,7 +9,7 @@ import signal
 import time
 
 from hostfork.errors import Code, ForkError, HostError, HostforkError, WorkloadError
-from hostfork.lifecycle import audit, entries
+from hostfork.lifecycle import audit, entries, holding
 from hostfork.lifecycle.entries import Entry
 from hostfork.lifecycle.record import Record, Status, observed_activity
 from hostfork.lifecycle.release import members_of
@@ -70,6 +70,8 @@ def stop(name: str, number: int | None = None, grace: float = GRACE) -> tuple[St
         record = folder.load()
         if observed_activity(record) is Activity.ORPHANED:
             raise ForkError(Code.FORK_BUSY, f"{record.name} was left by a crash", hint="hostfork recover")
+        if record.holder is not None:
+            holding.end_ownerless(folder)
         running = [entry for entry in commands(folder, record) if entry.running and number in (None, entry.number)]
         if number is not None and not running:
             entries.find(folder, number, "command")
