@@ -112,6 +112,7 @@ REFUSED = {
     "a folder of branches": (["--branch", "main/x"], "git update-ref did not work"),
     "a branch": (["--branch", "main"], "there is a branch main already"),
     "ignored": (["--ignored"], "contradict each other"),
+    "active": (["--allow-active"], "contradict each other"),
 }
 
 

@@ -90,7 +90,7 @@ def apply_verb(
         from hostfork.cli.committed import write_commit
 
         given = {"--dry-run": dry_run, "--on-conflict": on_conflict, "--ignored": ignored, "--special": special,
-                 "--patch-only": patch_only}  # fmt: skip
+                 "--patch-only": patch_only, "--allow-active": allow_active}  # fmt: skip
         return write_commit(output, found, as_commit, branch, asked, tag, [name for name in given if given[name]])
     if patch_only is not None:
         return _write_patch(output, found, asked, ignored, patch_only)
