@@ -398,6 +398,10 @@ def test_without_a_terminal_and_yes_it_refuses(hostfork: Run, user: Person, ext4
     assert (done.returncode, "fork.confirm" in done.stderr) == (2, True)
     assert picture(project, inodes=True) == before
     assert hostfork(user, "apply", "f", "--on-conflict", "theirs").returncode == 2
+    for words in (["no-such"], ["--on-conflict", "fork:no-such"]):
+        done = hostfork(user, "apply", "f", "--yes", *words, cwd=project)
+        assert (done.returncode, "changed nothing at no-such" in done.stderr) == (2, True)
+    assert picture(project, inodes=True) == before
     assert hostfork(user, "undo", "f").returncode == 125
 
 

@@ -154,7 +154,7 @@ def test_a_wrong_command_is_seen() -> None:
     lines = {
         "hostfork run --privat . -- make": ["--privat"],
         "hostfork diff calm --nope | less": ["--nope"],
-        "hostfork apply calm": ["apply"],
+        "hostfork aply calm": ["aply"],
         "cd x; hostfork run --private . --name a -- sh -c 'b --c'; hostfork list --json": [],
     }
     for line, wrong in lines.items():

@@ -183,6 +183,10 @@ def test_examples_are_run(person: Person, project: str, verb: str, leaves_nothin
             person.run([PROGRAM, "wait", "calm-otter"], check=True)
         elif verb == "resume":
             person.run([PROGRAM, "suspend", "calm-otter"], check=True)
+    if verb == "restore":
+        person.run([PROGRAM, "checkpoint", "calm-otter"], check=True)
+    if verb == "undo":
+        person.run([PROGRAM, "apply", "calm-otter", "--yes"], cwd=project, check=True)
     for example in examples_of(verb):
         path = f"{person.home}/bin:{person.environment()['PATH']}"
         done = person.run(["bash", "-o", "pipefail", "-c", example.line], cwd=project, env={"PATH": path})

@@ -34,12 +34,14 @@ def bring(plan: Plan, number: int, pool: int, stage: int, linked: Sequence[int],
     `linked`: those that had other names. Where one is there still, it is linked again.
     """
     steps = _displaced(plan, number)
-    wanted = {(step.old[0].device, step.old[0].inode): step for step in steps if step.number in linked}
-    found = _find(targets, set(wanted)) if wanted else {}
+    first = {step.number: (step.original or step.old)[0] for step in steps}
+    wanted = {(first[step.number].device, first[step.number].inode) for step in steps if step.number in linked}
+    found = _find(targets, wanted) if wanted else {}
     copied = []
     for step in steps:
-        place = found.get((step.old[0].device, step.old[0].inode))
-        if place is not None and _is_same(survey(targets.place(*place))[0], step.old[0]):
+        row = first[step.number]
+        place = found.get((row.device, row.inode))
+        if place is not None and _is_same(survey(targets.place(*place))[0], row):
             there = targets.place(*place)
             os.link(there.name, step.slot, src_dir_fd=there.folder, dst_dir_fd=stage, follow_symlinks=False)
         else:

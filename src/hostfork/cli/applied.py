@@ -23,7 +23,7 @@ _LEFT_OUT = {LeftOut.DEVICE: "device", LeftOut.SOCKET: "socket", LeftOut.SET_UID
 
 def short(number: str) -> str:
     """An apply's id as people see it; a beginning is enough."""
-    return number[:8]
+    return number[:12]
 
 
 def question_lines(result: Applied, look: Look) -> list[str]:
@@ -42,7 +42,7 @@ def applied_lines(result: Applied, dry_run: bool, look: Look) -> list[str]:
     name = harmless(result.fork)
     if not result.changes.changes:
         if result.before:
-            return [f"{name} is applied already, since {result.before}; nothing is left to do"]
+            return [f"{name} is applied already, since {local(result.before)}; nothing is left to do"]
         equal = f": {plural(result.equal, 'change')} of {name} are there already" if result.equal else ""
         return [f"nothing to apply{equal}"]
     said = counts_in_words(result.counts())
@@ -52,7 +52,7 @@ def applied_lines(result: Applied, dry_run: bool, look: Look) -> list[str]:
     return [f"applied {name}: {said}{equal}   hostfork undo {short(result.id or '')}"]
 
 
-def stays_lines(result: Applied) -> list[str]:
+def stays_lines(result: Applied, look: Look) -> list[str]:
     """What did not reach the host."""
     lines = []
     if result.ignored:
@@ -60,13 +60,13 @@ def stays_lines(result: Applied) -> list[str]:
         lines.append(f"{PREFIX}{stay} out, ignored by the project     --ignored takes them")
     if result.left_out:
         lines.append(f"{PREFIX}left out: devices, sockets, set-uid bits     --special takes them")
-        lines += [f"  {harmless(path)}  {_LEFT_OUT[why]}" for path, why in result.left_out[:_SHOWN]]
+        lines += [f"  {look.path(path)}  {_LEFT_OUT[why]}" for path, why in result.left_out[:_SHOWN]]
         if len(result.left_out) > _SHOWN:
             lines.append(f"  and {plural(len(result.left_out) - _SHOWN, 'more path')}; --json lists them")
-    lines += [
-        f"{PREFIX}{harmless(path)}: {'both edits' if how is OnConflict.MERGE else 'the side of the ' + how.value}"
-        for path, how in result.resolved[:_SHOWN]
-    ]
+    taken = {OnConflict.FORK: "the fork's side", OnConflict.HOST: "stays the host's", OnConflict.MERGE: "both edits"}
+    lines += [f"{PREFIX}{look.path(path)}: {taken[how]}" for path, how in result.resolved[:_SHOWN]]
+    if len(result.resolved) > _SHOWN:
+        lines.append(f"  and {plural(len(result.resolved) - _SHOWN, 'more path')}; --json lists them")
     return lines
 
 
@@ -132,6 +132,14 @@ def _sides(one: Conflict, look: Look) -> tuple[str, str, str]:
 
 def _lines(side: str, pair: tuple[int, int] | None) -> str:
     return side if pair is None else f"{side} {number(pair[0])} + {number(pair[1])} -"
+
+
+def local(when: str) -> str:
+    """A moment of a record in this machine's time."""
+    from calendar import timegm
+
+    seconds = timegm(time.strptime(when, "%Y-%m-%dT%H:%M:%SZ"))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def clock(seconds: float) -> str:

@@ -92,6 +92,12 @@ def apply_verb(
         given = {"--dry-run": dry_run, "--on-conflict": on_conflict, "--ignored": ignored, "--special": special,
                  "--patch-only": patch_only, "--allow-active": allow_active}  # fmt: skip
         return write_commit(output, found, as_commit, branch, asked, tag, [name for name in given if given[name]])
+    for word in (*paths, *(how.partition(":")[2] for how in on_conflict)):
+        if word and not found.diff((absolute(word),)).changes:
+            raise PolicyError(
+                Code.POLICY_USAGE, f"{found.name} changed nothing at {word}", place="PATH", step="options",
+                path=absolute(word), hint=f"paths are those of the host: hostfork diff {found.name}",
+            )  # fmt: skip
     if patch_only is not None:
         return _write_patch(output, found, asked, ignored, patch_only)
     real = tuple(dict.fromkeys((*asked, *(os.path.realpath(path) for path in asked))))
@@ -112,7 +118,7 @@ def apply_verb(
         output.complain(conflict_lines(result, output.err, paths))
         return 1
     output.lines(applied_lines(result, dry_run, output.out))
-    output.complain([*stays_lines(result), *(f"{PREFIX}{harmless(one)}" for one in result.notices)])
+    output.complain([*stays_lines(result, output.err), *(f"{PREFIX}{harmless(one)}" for one in result.notices)])
     return 0
 
 

@@ -35,7 +35,7 @@ _DAY = 86400.0
 _DURABLE = frozenset({"stage", "ready", "committed", "undoing", "undone", "redone", "back"})
 _STATES = {
     "committed": ApplyState.APPLIED, "undoing": ApplyState.UNDOING, "undone": ApplyState.UNDONE,
-    "redone": ApplyState.APPLIED,
+    "redone": ApplyState.APPLIED, "uncommitted": ApplyState.STARTED,
 }  # fmt: skip
 
 

@@ -217,16 +217,16 @@ class _Apply:
             one.note("kept", linked=originals.keep(plan, stages))
             one.note("committed")
         except BaseException as error:
-            if one.state() is ApplyState.APPLIED:  # interrupted right after the commit
+            if not isinstance(error, OSError) and one.state() is ApplyState.APPLIED:  # interrupted after the commit
                 settling.finish(self._store, one, plan)
                 raise
-            told = transaction.put(False)
-            settling.after_put_back(self._store, one, plan, told)
+            left = settling.put_back(self._store, one, plan, transaction)
             if isinstance(error, OSError):
                 error = put_back_error(error, one)
+                error.details += left
                 raise error from error.__cause__
             if isinstance(error, ApplyError):
-                error.details += told
+                error.details += left
             raise
 
 

@@ -14,6 +14,7 @@ from hostfork.apply.stage import copy_slots, make_stage
 from hostfork.apply.steps import STAGE_PREFIX, Move, Plan, Stage, Step
 from hostfork.apply.target import Targets
 from hostfork.apply.transaction import Transaction
+from hostfork.apply.values import ApplyState
 from hostfork.collect.copying import remove_tree
 from hostfork.collect.depth import AnyDepth
 from hostfork.collect.walk import FOLDER
@@ -74,11 +75,11 @@ def _settle(store: Store, one: ApplyFolder) -> Recovered:
         drop(one)
         return Recovered(one.header.fork, "its apply was broken off before anything was written")
     if last == "committed":
-        finish(store, one, plan)
-        return Recovered(one.header.fork, f"its apply {one.header.id} was finished")
+        left = finish(store, one, plan)
+        return Recovered(one.header.fork, f"its apply {one.header.id} was finished", left)
     if last == "undone":
-        finish_undo(store, one, plan)
-        return Recovered(one.header.fork, f"its undo of {one.header.id} was finished")
+        left = finish_undo(store, one, plan)
+        return Recovered(one.header.fork, f"its undo of {one.header.id} was finished", left)
     with opened(one, plan) as transaction:
         told = transaction.put(last == "undoing")
     if last == "undoing":
@@ -90,7 +91,7 @@ def _settle(store: Store, one: ApplyFolder) -> Recovered:
     return Recovered(one.header.fork, "its apply was broken off: the host is as it was before it", told)
 
 
-_LAST = {"ready", "committed", "undoing", "undone"}
+_LAST = {"ready", "committed", "uncommitted", "undoing", "undone"}
 
 
 @contextlib.contextmanager
@@ -103,6 +104,33 @@ def opened(one: ApplyFolder, plan: Plan) -> Iterator[Transaction]:
             stages.append(os.open(stage.path, FOLDER))
             stack.callback(os.close, stages[-1])
         yield Transaction(plan, targets, stages, one.note)
+
+
+def put_back(store: Store, one: ApplyFolder, plan: Plan, transaction: Transaction) -> tuple[str, ...]:
+    """Put everything back after a failure; sentences about what is in the way. What fails here too is done by the next
+    command: the journal says where it is."""
+    try:
+        if one.state() is ApplyState.APPLIED:  # the record is written, and may not be on disk
+            one.note("uncommitted")
+        told = transaction.put(False)
+        after_put_back(store, one, plan, told)
+    except (HostforkError, OSError) as error:
+        return (f"putting back is not finished, the next hostfork command does that: {'; '.join(_why(error))}",)
+    return told
+
+
+def redo(one: ApplyFolder, plan: Plan, transaction: Transaction) -> tuple[str, ...]:
+    """The same for an undo that failed: all is applied as before it."""
+    try:
+        if one.state() is ApplyState.UNDONE:
+            one.note("undoing")
+        told = transaction.put(True)
+        one.note("redone")
+        end_stages(one, plan)
+        one.finish()
+    except (HostforkError, OSError) as error:
+        return (f"putting back is not finished, the next hostfork command does that: {'; '.join(_why(error))}",)
+    return told
 
 
 def after_put_back(store: Store, one: ApplyFolder, plan: Plan, told: Sequence[str]) -> None:
@@ -118,33 +146,38 @@ def after_put_back(store: Store, one: ApplyFolder, plan: Plan, told: Sequence[st
 
 def finish(store: Store, one: ApplyFolder, plan: Plan) -> tuple[str, ...]:
     """All is applied: what is of no use any more goes, and the fork is told. Sentences about what could not be."""
-    end_stages(one, plan)
-    told: tuple[str, ...] = ()
-    if one.header.complete:
-        told = _decide(store, one, Disposition.APPLIED)
-    one.finish()
-    return told
+    try:
+        end_stages(one, plan)
+        if one.header.complete:
+            _decide(store, one, Disposition.APPLIED)
+        one.finish()
+    except (HostforkError, OSError) as error:
+        return (f"what it needed is removed by the next hostfork command: {'; '.join(_why(error))}",)
+    return ()
 
 
-def finish_undo(store: Store, one: ApplyFolder, plan: Plan) -> None:
-    """All is as before the apply: nothing of it is left but in the fork's log."""
-    refresh_base(store, one, plan)
-    end_stages(one, plan)
-    _decide(store, one, Disposition.OPEN)
-    one.note("done")
-    one.remove()
+def finish_undo(store: Store, one: ApplyFolder, plan: Plan) -> tuple[str, ...]:
+    """All is as before the apply: nothing of it is left but in the fork's log. Sentences about what could not be."""
+    try:
+        refresh_base(store, one, plan)
+        end_stages(one, plan)
+        _decide(store, one, Disposition.OPEN)
+        one.note("done")
+        one.remove()
+    except (HostforkError, OSError) as error:
+        return (f"what it needed is removed by the next hostfork command: {'; '.join(_why(error))}",)
+    return ()
 
 
-def _decide(store: Store, one: ApplyFolder, wanted: Disposition) -> tuple[str, ...]:
+def _decide(store: Store, one: ApplyFolder, wanted: Disposition) -> None:
     """Where the fork is there, is the same, and nobody uses it. Its lock may be held by this process already."""
     with contextlib.suppress(ForkError), store.open(one.header.fork) as folder:
         record = folder.load()
         if record.id != one.header.fork_id or record.activity is not Activity.IDLE:
-            return ()
+            return
         if wanted is Disposition.OPEN and record.disposition is not Disposition.APPLIED:
-            return ()
+            return
         folder.decide(record, wanted)
-    return ()
 
 
 def drop(one: ApplyFolder) -> None:
@@ -173,8 +206,6 @@ def end_stages(one: ApplyFolder, plan: Plan) -> None:
 
 def _kept(one: ApplyFolder, plan: Plan) -> set[str]:
     """The names in the pool that undo needs, while the apply stands."""
-    from hostfork.apply.values import ApplyState
-
     stands = one.state() is ApplyState.APPLIED
     return {step.slot for step in plan.steps if step.old and step.move is not Move.CHANGE} if stands else set()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from hostfork.apply.rows import Moved
 from hostfork.apply.steps import Plan, Step
@@ -77,7 +76,7 @@ def _undo(store: Store, one: ApplyFolder, dry_run: bool) -> Undone:
         return Undone(header.id, header.fork, result.counts, result.paths, tuple(conflicts))
     if dry_run:
         return result
-    moved = _write(store, one, plan)
+    moved, told = _write(store, one, plan)
     if moved is not None:
         return Undone(header.id, header.fork, result.counts, result.paths, (moved,))
     told = audit.try_to_tell(store, f"{header.fork}@{header.fork_id}", audit.Event.UNDONE, before=header.id)
@@ -103,8 +102,9 @@ def _conflict(plan: Plan, step: Step) -> Conflict:
     return Conflict(path, ConflictKind.EDITED, "applied", words, host_time=found.st_ctime)
 
 
-def _write(store: Store, one: ApplyFolder, plan: Plan) -> Conflict | None:
-    """Put the originals back; what met a change of the host meanwhile, after which all is applied as before."""
+def _write(store: Store, one: ApplyFolder, plan: Plan) -> tuple[Conflict | None, tuple[str, ...]]:
+    """Put the originals back; what met a change of the host meanwhile, after which all is applied as before; and
+    sentences about what could not be tidied."""
     with as_fork_error("an undo cannot be written down", one.path):
         one.reopen()
         try:
@@ -120,22 +120,14 @@ def _write(store: Store, one: ApplyFolder, plan: Plan) -> Conflict | None:
             try:
                 transaction.do(False)
                 one.note("undone")
-            except BaseException:
-                if one.state() is ApplyState.UNDONE:  # interrupted right after the commit
+            except BaseException as error:
+                if not isinstance(error, OSError) and one.state() is ApplyState.UNDONE:  # interrupted after the commit
                     settling.finish_undo(store, one, plan)
-                    raise
-                told = transaction.put(True)
-                _as_before(one, plan, told)
+                elif left := settling.redo(one, plan, transaction):
+                    error.add_note("; ".join(left))
                 raise
     except Moved as moved:
-        return Conflict(moved.path, ConflictKind.MOVED, "", "changed while it was undone")
+        return Conflict(moved.path, ConflictKind.MOVED, "", "changed while it was undone"), ()
     except OSError as error:
         raise put_back_error(error, one) from error
-    settling.finish_undo(store, one, plan)
-    return None
-
-
-def _as_before(one: ApplyFolder, plan: Plan, _told: Sequence[str]) -> None:
-    one.note("redone")
-    settling.end_stages(one, plan)
-    one.finish()
+    return None, settling.finish_undo(store, one, plan)
