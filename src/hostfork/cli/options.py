@@ -234,7 +234,9 @@ ENDING = (
 """What becomes of a run, and what is said about it."""
 
 GRACE = _value(
-    "--time", "TIME", "how long to wait for it to end by itself: 10s",
+    "--time",
+    "TIME",
+    "how long to wait for it to end by itself: 10s",
     more="As for `--timeout`: 90, 90s, 5m, 1h; 0 kills at once.",
 )
 """Of `stop`."""
