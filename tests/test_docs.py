@@ -245,7 +245,7 @@ def test_the_architecture_has_every_message_step_and_package() -> None:
     names = re.findall(r"^([a-z]+)  +\w", steps.__doc__ or "", re.MULTILINE)
     assert len(names) == 11
     packages = [name for name in os.listdir(os.path.join(ROOT, "src/hostfork")) if name.isalpha()]
-    assert len(packages) == 8
+    assert len(packages) == 10
     rows = set(re.findall(r"`(\w+)/?`", page))
     assert [name for name in (*messages, *names, *packages) if name not in rows] == []
 
