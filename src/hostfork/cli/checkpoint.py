@@ -15,8 +15,8 @@ from hostfork.cli.verb import TableOption, fork_argument, verb
     "checkpoint",
     "Keep what a fork holds now, to go back to.",
     Example('hostfork checkpoint calm-otter -m "before the upgrade"', "With a note."),
-    Example("hostfork checkpoint calm-otter --json | jq -r .checkpoint", "The id, for a program."),
-    Example("hostfork restore calm-otter 3f9a", "Go back to it, by the beginning of its id."),
+    Example("hostfork checkpoint calm-otter --json", "For a program: `checkpoint` is its id."),
+    Example("hostfork restore calm-otter last", "Go back to it; the beginning of its id will do too."),
     manual=Manual(
         about=(
             "A checkpoint is all that the fork's private paths hold at this moment, with modes, owners, times, links, "

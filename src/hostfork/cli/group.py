@@ -29,7 +29,7 @@ VERBS = {
     "plan": "Show what a run would do; nothing is made.",
     "list": "Show the forks that there are.",
     "show": "Show all that is known about a fork.",
-    "diff": "Show what a fork changed.",
+    "diff": "Show what a fork changed, or what differs between two moments.",
     "export": "Write a fork's final content to a folder or tar file.",
     "checkpoint": "Keep what a fork holds now, to go back to.",
     "checkpoints": "Show a fork's checkpoints, or verify them.",

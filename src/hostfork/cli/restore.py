@@ -15,9 +15,9 @@ from hostfork.cli.verb import fork_argument, verb
 @verb(
     "restore",
     "Make a fork what it was at a checkpoint.",
-    Example("hostfork restore calm-otter 3f9a", "By the beginning of its id."),
+    Example("hostfork restore calm-otter last", "To the last one; else by the beginning of an id."),
     Example("hostfork checkpoints calm-otter", "Which there are, and what was done before each."),
-    Example("hostfork restore calm-otter 3f9a --json | jq -r .before", "The id of what it held, to go back."),
+    Example("hostfork restore calm-otter last --json", "For a program: `before` is what it held, to go back."),
     manual=Manual(
         about=(
             "What the fork holds now becomes a checkpoint first, so that nothing is lost and restoring can be undone "

@@ -21,6 +21,8 @@ from hostfork.lifecycle.store import ForkFolder, Store, as_fork_error, plain
 from hostfork.values import frozen
 
 SHORT = 12
+LAST = "last"
+"""Instead of an id: the newest one of a fork."""
 _LIST, _RESTORING = "checkpoints", "restoring"
 
 
@@ -151,7 +153,7 @@ def find(store: Store, words: str) -> tuple[str, Checkpoint]:
 
 
 def of_fork(fork: ForkFolder, words: str) -> Checkpoint:
-    """One of this fork's, by the beginning of its id, with or without `FORK@` before it."""
+    """One of this fork's, by the beginning of its id or `last`, with or without `FORK@` before it."""
     return _one(read(fork), words.rpartition("@")[2], fork.name)
 
 
@@ -197,6 +199,8 @@ def listed(store: Store, name: str) -> tuple[Checkpoint, ...]:
 
 
 def _one(known: tuple[Checkpoint, ...] | list[Checkpoint], beginning: str, fork: str | None) -> Checkpoint:
+    if beginning == LAST and fork is not None and known:
+        return known[-1]
     matching = {one.id: one for one in known if beginning and one.id.startswith(beginning)}
     if len(matching) > 1:
         raise CheckpointError(
