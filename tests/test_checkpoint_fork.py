@@ -439,3 +439,58 @@ def test_a_checkpoint_is_looked_at_exported_and_compared_like_a_fork(
     if place[1] != "live":  # over which the host's own shows
         assert differs(f"it@{first}", "it@host")["new on host"] == "created"
     assert not [name for name in os.listdir(f"{fork.pool}/checkpoints") if name.startswith("view-")]
+
+
+@pytest.mark.parametrize("mechanism", ["copy", "overlay", "live"])
+def test_a_fork_that_a_run_left_goes_back_too_also_one_of_several_paths(
+    mechanism: str, user: Person, ext4_disk: Disk, hostfork: Callable[..., Any]
+) -> None:
+    folder = ext4_disk.folder(user)
+    one = make_project(user, folder, FILES)
+    other = f"{folder}/other"
+    user.call(write_files, other, FILES)
+    private = [word for path in (one, other) for word in ("--private", f"{path}:{mechanism}")]
+    script = f"cd {one}; {FIRST} cd {other}; {FIRST} exit 3"
+    options = ("--name", "it", "--pool", os.path.join(ext4_disk.folder(user, "pools"), "pool"), *private)
+    hostfork(user, "run", *options, "--", "sh", "-c", script, check=3)
+
+    def changes() -> Any:
+        return json.loads(hostfork(user, "diff", "it", "--json", check=0).stdout)["entries"]
+
+    before, patch = changes(), hostfork(user, "diff", "it", "--patch", check=0).stdout
+    made = json.loads(hostfork(user, "checkpoint", "it", "--json", check=0).stdout)
+    assert made["status"] == {"exit": 3, "signal": None, "timed_out": False}
+    # Somebody damages what the fork holds.
+    user.call(_damage, os.path.join(ext4_disk.path, os.path.relpath(options[3], ext4_disk.path)))
+    hostfork(user, "restore", "it", "last", check=None)
+    assert (changes(), hostfork(user, "diff", "it", "--patch", check=0).stdout) == (before, patch)
+    out = f"{folder}/out"
+    hostfork(user, "export", "it@last", out, "--changes-only", check=0)
+    assert sorted(os.listdir(out + other)) == sorted(os.listdir(out + one))
+    hostfork(user, "discard", "it", "--yes", check=0)
+
+
+def _damage(pool: str) -> None:
+    """Write over every `edit` below a fork's storage."""
+    for at, folders, names in os.walk(pool):
+        folders[:] = [name for name in folders if name not in ("checkpoints", "baseline")]
+        if "edit" in names and os.stat(f"{at}/edit").st_size == len("two\n"):
+            with open(f"{at}/edit", "w", encoding="ascii") as file:
+                file.write("damaged\n")
+
+
+def test_a_full_disk_leaves_the_checkpoints_and_the_fork_as_they_were(
+    user: Person, make_disk: Callable[..., Disk], hostfork: Callable[..., Any]
+) -> None:
+    fork = Lasting(hostfork, user, make_disk("ext4", 60), "overlay")
+    fork.do("dd if=/dev/urandom of=large bs=1M count=20 status=none")
+    before = fork.json("checkpoint", "it")["checkpoint"]
+    fork.do("dd if=/dev/urandom of=large bs=1M count=14 status=none")
+    holds = fork.json("diff", "it")["entries"]
+    refused = fork("checkpoint", "it", check=125)
+    assert "code checkpoint.no-space" in refused.stderr
+    assert [one["checkpoint"] for one in fork.json("checkpoints", "it")["checkpoints"]] == [before]
+    refused = fork("restore", "it", before, check=125)
+    assert "code checkpoint.no-space" in refused.stderr
+    assert fork.json("diff", "it")["entries"] == holds
+    fork("checkpoints", "--verify")
