@@ -221,6 +221,33 @@ def test_space_that_forks_share_is_counted_as_shared(overlay: Project) -> None:
     assert takes() == {"two": (True, False)}
 
 
+def test_checkpoints_of_a_branch_tell_its_base(project: Project) -> None:
+    project.create("one")
+    project("branch", "one", "two")
+    project("create", "fresh", "--private", f".{project.private}")
+    ids = [json.loads(project("checkpoint", name, "--json").stdout)["checkpoint"] for name in ("two", "fresh", "one")]
+    assert len(set(ids)) == 3
+    seen = project.sees("two")
+    for name in ("one", "two"):
+        project("exec", name, "--", "sh", "-c", "echo later > later; rm a.txt")
+    project("restore", "two", ids[0])
+    assert project.sees("two") == seen
+    project("restore", "one", ids[2])
+    assert project.sees("one") == seen
+    assert project.changes("two") == {}
+
+
+def test_a_restored_fork_is_not_seen_in_its_branch(project: Project) -> None:
+    project("create", "one", "--private", f".{project.private}")
+    begun = json.loads(project("checkpoint", "one", "--json").stdout)["checkpoint"]
+    project("exec", "one", "--", "sh", "-c", CHANGE)
+    project("branch", "one", "two")
+    seen = project.sees("two")
+    project("restore", "one", begun)
+    assert project.changes("one") == {}
+    assert project.sees("two") == seen
+
+
 def test_what_cannot_be_branched_is_said(overlay: Project) -> None:
     assert "fork.not-found" in overlay("branch", "none", check=125).stderr
     overlay.create("one")

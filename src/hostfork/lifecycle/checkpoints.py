@@ -231,7 +231,8 @@ class _Taking:
 
 def base_of(record: Record, path: PathRecord) -> str:
     """What tells the base of a private path from others: two forks that lie over one thing have the same."""
-    if path.storage is StorageKind.RETAINED:
+    # What a branch lies over besides is its own.
+    if path.storage is StorageKind.RETAINED and len(storage_of(path.storage).held(path.key, record.pool)) == 1:
         from hostfork.storage.retained import generation_of
 
         return f"baseline {os.path.relpath(generation_of(path.key, record.pool).path, record.pool)}"
