@@ -61,7 +61,7 @@ def measured(kind: str, place: str, asked: argparse.Namespace) -> bool:
     middle = {name: statistics.median(found) * 1000 for name, found in times.items()}
     ratio = middle["apply"] / middle["rsync"]
     print(f"{kind:8}" + "".join(f"{middle[name]:9.0f}" for name in times) + f"{ratio:8.2f}", flush=True)
-    return ratio <= asked.bar
+    return bool(ratio <= asked.bar)
 
 
 def write(root: str, letter: bytes, asked: argparse.Namespace) -> None:

@@ -91,8 +91,9 @@ def test_killed_while_it_is_put_back(
 
         def recover(number: int = number) -> None:
             from hostfork.apply import transaction
+            from hostfork.helper import syscalls
 
-            real, seen = transaction.renameat2, [0]
+            real, seen = syscalls.renameat2, [0]
 
             def rename(*words: Any, **named: Any) -> int:
                 seen[0] += 1
@@ -100,7 +101,7 @@ def test_killed_while_it_is_put_back(
                     os.kill(os.getpid(), signal.SIGKILL)
                 return real(*words, **named)
 
-            transaction.renameat2 = rename
+            setattr(transaction, "renameat2", rename)  # noqa: B010
             from hostfork import api
 
             api.settle_applies()
@@ -252,8 +253,12 @@ def test_a_writer_with_the_old_file_open_is_noticed_until_the_commit(
         from hostfork import api
 
         with open(f"{project}/src/keep", "ab", buffering=0) as held:
-            result = with_notes(lambda record, after: held.write(b"late\n") and None if record == "moved" else None,
-                                lambda: api.apply("f"))  # fmt: skip
+
+            def write(record: str, _written: bool) -> None:
+                if record == "moved":
+                    held.write(b"late\n")
+
+            result = with_notes(write, lambda: api.apply("f"))
         return [os.path.relpath(one.path, project) for one in result.conflicts]
 
     assert person.call(call) == ["src/keep"]
