@@ -41,8 +41,8 @@ _MOMENTS = ("base", "host", "now")
             "Folders that the project ignores (`.gitignore`) are one line each; `--all`, or naming a path, shows what "
             "is in them. PATH is a path of the host: `src` means `src` in the working directory.",
             "FORK@ID, or the ID alone, is a checkpoint. `diff A B` with two moments is what differs from A to B: each "
-            "is FORK@ID, FORK@last, FORK@base (what the fork started from), FORK@now or FORK@host (what the host has there "
-            "now). "
+            "is FORK@ID, FORK@last, FORK@base (what the fork started from), FORK@now or FORK@host (what the host has "
+            "there now). "
             "B is told from a PATH by its `@`; write a path that has one as `./a@b`. Of the host is looked at what has "
             "another kind, mode, owner, size or time than the base, and that is compared byte by byte.",
             "`--patch` is one patch that `git apply` takes. Where the content of the base is no longer there, the "
