@@ -21,7 +21,8 @@ BASIC = {"errors", "vocabulary", "values"}
 HELPER_DOOR = {"helper.protocol", "helper.syscalls", "helper.shapes", "helper.lean"}
 # The frozen values that the API takes and returns, and the grammar of options; what acts on them stays behind the API.
 VALUES = {
-    "apply.values", "collect.changeset", "lifecycle.doctor", "lifecycle.events", "lifecycle.record", "lifecycle.request",
+    "apply.values", "collect.changeset", "lifecycle.doctor", "lifecycle.events", "lifecycle.record",
+    "lifecycle.request",
     "lifecycle.setup", "lifecycle.timer", "policy.host", "policy.options", "policy.plan", "policy.rules",
     "storage.contract", "workload.watch",
 }  # fmt: skip

@@ -19,7 +19,7 @@ from hostfork.vocabulary import Require
 from rigs import Person
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
-WIDTH, HEIGHT = 110, 50
+WIDTH, HEIGHT = 110, 80
 OF_SHELLS = ["bash", *(pytest.param(name, marks=pytest.mark.rig(name)) for name in ("zsh", "fish"))]
 IN_SHELL = pytest.mark.parametrize("shell", OF_SHELLS)
 
@@ -88,7 +88,8 @@ def test_mechanisms_and_promises_behind_a_private_path(person: Person, project: 
 def test_options_once_unless_they_repeat(person: Person, project: str) -> None:
     assert values(person, project, "diff", "--st") == ["--stat"]
     assert "--stat" not in values(person, project, "diff", "--stat", "--")
-    assert values(person, project, "run", "--private", ".", "--priv") == ["--private"]
+    assert values(person, project, "run", "--private", ".", "--priv") == ["--private", "--private-git"]
+    assert values(person, project, "run", "--private-git", "--priv") == ["--private"]
     assert "-v" in values(person, project, "run", "-")
     assert "--color" not in values(person, project, "run", "--")
     assert values(person, project, "list", "--no") == []

@@ -34,6 +34,7 @@ RUN += [
         "apply",
         "kept-forks",
         "branches",
+        "checkpoints",
     )
 ]
 COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n?", re.MULTILINE)

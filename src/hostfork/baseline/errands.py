@@ -11,6 +11,8 @@ from hostfork.baseline.scout import Scout
 
 _EVERY = 16
 """Folders of the walk between two looks at the scout's answers."""
+_LONGEST = 1000
+"""Characters of a path that is given away: two of them are never more than the socket takes at once."""
 
 
 class Pending:
@@ -54,7 +56,8 @@ class Errands:
                 self._scout.give(relative)
 
     def _can_go(self, level: Pending, folder: Folder) -> bool:
-        return not folder.is_new and not level.guided and below(level.relative, folder.name) not in self._back
+        relative = below(level.relative, folder.name)
+        return not (folder.is_new or level.guided or relative in self._back) and len(relative) <= _LONGEST
 
     def take(self, wait: bool) -> None:
         """Put back to the levels what the walk has to enter; with `wait`, until there is an answer."""
