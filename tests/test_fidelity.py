@@ -634,7 +634,8 @@ TRIED = {
     "mounts of the host beneath it": "test_mounts_beneath_stay_the_hosts",
     "layers of other overlays": "test_layers_are_kept_but_by_overlays",
     "a home in a Btrfs subvolume of root's (`@home`)": "test_a_home_in_a_subvolume_of_roots",
-    "a pool on another filesystem than PATH (`--pool`)": "test_a_pool_on_another_filesystem",
+    "PATH on another disk than the state folder": "test_it_is_a_closed_folder_on_the_sources_disk",
+    "a pool on another filesystem than PATH": "test_a_pool_on_another_filesystem",
     "a pool in memory": "test_a_pool_on_another_filesystem",
     "home, PATH and pool on an overlay, as inside a container": "test_inside_a_containers_overlay",
 }

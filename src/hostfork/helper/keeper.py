@@ -14,6 +14,7 @@ import time
 from hostfork.helper import context, syscalls
 from hostfork.helper.lean import dumps, signal
 from hostfork.helper.protocol import (
+    CGROUP_ENTRY,
     GRACE,
     Channel,
     Context,
@@ -58,7 +59,7 @@ class ProcessTree:
         try:
             return syscalls.fork_into_cgroup(self._cgroup)
         except OSError as error:
-            raise OSError(error.errno, f"the fork's cgroup cannot be entered: {error.strerror}") from None
+            raise OSError(error.errno, f"the fork's cgroup cannot be entered: {error.strerror}", CGROUP_ENTRY) from None
 
     def kill(self) -> bool:
         """SIGKILL to everything in the tree, stopped or not, without waiting; whether forks may have outrun it."""

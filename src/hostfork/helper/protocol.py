@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 SCHEMA = 1
+CGROUP_ENTRY = "cgroup.procs"
+"""The path of a failure to enter the fork's cgroup: the file whose permission counts for that (cgroups(7))."""
 GRACE = 2.0
 """Seconds between SIGTERM at the time limit and the end of the tree."""
 

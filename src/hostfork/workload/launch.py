@@ -13,7 +13,19 @@ import sys
 from collections.abc import Callable
 
 from hostfork.errors import Code, CommandError, HostforkError, ViewError, WorkloadError
-from hostfork.helper.protocol import Channel, Executed, Failed, Finish, Held, Message, Ready, Started, Step, ViewPlan
+from hostfork.helper.protocol import (
+    CGROUP_ENTRY,
+    Channel,
+    Executed,
+    Failed,
+    Finish,
+    Held,
+    Message,
+    Ready,
+    Started,
+    Step,
+    ViewPlan,
+)
 from hostfork.values import frozen, replace
 from hostfork.workload import spawn
 from hostfork.workload.identity import ProcessIdentity, identify
@@ -313,13 +325,13 @@ def _failure(failed: Failed) -> HostforkError:
             details=(failed.sentence,),
             hint="--cwd DIR names another working directory",
         )
-    if failed.step == "exec" and failed.errno in (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EOPNOTSUPP):
+    if failed.path == CGROUP_ENTRY:
         return WorkloadError(
             Code.WORKLOAD_CGROUP,
             failed.sentence,
             step="cgroup",
             errno=failed.errno,
-            hint="the fork's cgroup lies where its first command began: enter it from there",
+            hint="a fork's cgroup lies where its first command began: enter it from there · hostfork doctor",
         )
     code = Code.VIEW_VERIFY if failed.step == "verify" and not failed.errno else Code.VIEW_FAILED
     where = f" at {failed.path}" if failed.path else ""
