@@ -68,7 +68,7 @@ def test_changes_are_kept_and_named_with_commands_that_work(run, person, project
     assert sorted(os.listdir(project)) == ["a.txt", "old.txt", "run.sh"]
     for hint in lines[1].split(" · "):
         words = hint.split()[1:]
-        options = ["--yes"] if words[0] == "discard" else []
+        options = ["--yes"] if words[0] in ("apply", "discard") else []
         assert hostfork(person, *words, *options, cwd=person.home).returncode == 0
     assert forks(person) == []
 

@@ -73,7 +73,7 @@ def test_the_main_job(hostfork: Run, person: Person, project: str, mode: str) ->
     assert picture(project) == before
     assert "kept as one" in done.stderr
     assert "diff one" in done.stderr
-    assert "apply" not in done.stderr
+    assert "hostfork apply one" in done.stderr
     assert changed(hostfork, person, "one", project) == {
         "n": "created", "a": "modified", "b": "deleted", "f": "created", "f/c": "created", "src/c": "deleted",
         "cache/e": "metadata",

@@ -196,13 +196,17 @@ def expire(store: Store, due: Due, *, must_be_noted: bool = False) -> Expired | 
             gone = _expired(due)
             try:
                 expired.write_down(store, gone)
+                if must_be_noted:
+                    audit.tell(store, record, audit.Event.EXPIRED, why=gone.why)
             except ForkError:
                 if must_be_noted:
                     raise
-            told = audit.try_to_tell(store, record, audit.Event.EXPIRED, why=gone.why)
             left = close_view(record, None)
             left = release(folder, replace(record, disposition=Disposition.EXPIRED), left)
-    told += erased(record.pool, left).told
+    told = erased(record.pool, left).told
+    if not must_be_noted:
+        # Now a full disk has room again; where it has none, who called sees what went.
+        audit.try_to_tell(store, record, audit.Event.EXPIRED, why=gone.why)
     if told:
         raise ForkError(Code.FORK_STATE, f"{record.name} expired, and a part of it is left", details=told)
     return gone

@@ -186,10 +186,10 @@ class ForkFolder:
         return [line for line in lines if isinstance(line, dict)]
 
     def drop_lists(self) -> None:
-        """Remove what tells of bases and changes, the only large files here: of no use to a fork on its way out."""
+        """Remove what tells of bases, changes and later commands: of no use to a fork on its way out."""
         with as_fork_error("the folder of a fork cannot be read", self.path):
             for name in os.listdir(self._descriptor):
-                if name.startswith("base.") or name == "changes":
+                if name.startswith("base.") or name in ("changes", "terms"):
                     os.unlink(name, dir_fd=self._descriptor)
 
     def remove(self) -> None:
