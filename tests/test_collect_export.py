@@ -287,6 +287,18 @@ def test_the_changes_alone(tmp_path: os.PathLike[str]) -> None:
     ]
 
 
+def test_changes_lie_in_their_own_folders_whatever_their_neighbours_are_called(tmp_path) -> None:
+    """In the order of bytes `a-b` and `a.d` stand between `a` and `a/x`."""
+    new = {"a/x": "1", "a-b": "2", "a.d/q": "3", "a/y": "4", "a/b-c": "5", "a/b/z": "6"}
+    fork = Fork(str(tmp_path), {"kept": "kept"}, lambda copy: write_files(copy, new))
+    assert export_changes(fork.delta, fork.changes, AT, fork.out) == ()
+    os.unlink(f"{fork.out}/changes.json")
+    assert content(full_manifest(fork.out)) == content(full_manifest(fork.delta))
+    assert sorted(new) == sorted(
+        path for path in full_manifest(fork.out).entries if os.path.isfile(f"{fork.out}/{path}")
+    )
+
+
 def test_a_changed_file_of_the_lists_name(tmp_path: os.PathLike[str]) -> None:
     fork = Fork(str(tmp_path), FILES, lambda copy: write_files(copy, {"changes.json": "mine"}))
     with pytest.raises(CollectError, match="cover") as caught:

@@ -145,7 +145,8 @@ def _changed_entries(delta: str, changes: Changeset, at: str) -> Iterator[Entry]
     """What is in the fork's storage for the changes, and the folders above it, each once."""
     given = set()
     with TreeReader(delta, ours=True) as reader:
-        for change in changes.changes:
+        # Folder by folder: in the order of bytes `a-b` stands between `a` and `a/x`.
+        for change in sorted(changes.changes, key=lambda change: os.fsencode(change.path).split(b"/")):
             if change.change is ChangeKind.DELETED:
                 continue
             relative = relative_to(at, change.path)
