@@ -121,7 +121,7 @@ def test_a_fork_goes_back_and_forth_between_its_checkpoints(
     fork("create", "other", "--base", "kept", "--pool", fork.pool)
     assert fork.holds("other") == known[ids[1]][0]
     fork("discard", "other", "--yes")
-    fork("baseline", "remove", "kept", "--yes")
+    fork("baseline", "remove", "kept")
     # It can be entered again, and is undone.
     fork.do("echo unsaved >unsaved")
     done = fork.json("restore", "it", ids[0])

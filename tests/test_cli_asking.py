@@ -19,7 +19,7 @@ NONE = {
     "require": (), "share_all": False, "relocated": False, "cwd": None, "env": (), "env_file": (),
     "clear_env": False, "fd": (), "timeout": None, "storage_limit": None, "pool": None,
     "prefer": None, "quiesce": None, "unquiesce": None, "freeze_cgroup": None, "unreadable": None, "base": None,
-    "at": None, "port": (),
+    "at": None, "port": (), "private_git": False,
 }  # fmt: skip
 
 
