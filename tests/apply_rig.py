@@ -124,11 +124,9 @@ def with_notes(hook: Callable[[str, bool], None], function: Callable[[], Any]) -
         real(self, event, **facts)
         hook(record, True)
 
-    ApplyFolder.note = note  # type: ignore[method-assign]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ApplyFolder, "note", note)
         return function()
-    finally:
-        ApplyFolder.note = real  # type: ignore[method-assign]
 
 
 def apply_here() -> bool:

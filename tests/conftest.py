@@ -162,6 +162,24 @@ def disk(request: pytest.FixtureRequest, _disks: dict[str, Disk], bench: Bench) 
 
 
 @pytest.fixture
+def one_disk(request: pytest.FixtureRequest, _disks: dict[str, Disk], bench: Bench) -> Iterator[Disk]:
+    """One kind of disk, which the test's parameters name."""
+    yield from _disk(request.param, _disks, bench)
+
+
+@pytest.fixture
+def row(request: pytest.FixtureRequest) -> Any:
+    """An implementation of private storage, a row of `storage_cases`, which the test's parameters name."""
+    return request.param
+
+
+@pytest.fixture
+def storage(row: Any) -> Any:
+    """The implementation itself."""
+    return row.storage
+
+
+@pytest.fixture
 def make_disk(bench: Bench) -> Iterator[Callable[..., Disk]]:
     """`make_disk(kind, megabytes=600)`: one more disk for this test alone, such as one to fill up."""
     made: list[Disk] = []

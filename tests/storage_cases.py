@@ -7,8 +7,10 @@ import os
 import signal
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import pytest
 
 from hostfork.baseline.current import current
 from hostfork.helper import syscalls, view
@@ -56,6 +58,13 @@ class Row:
     @property
     def storage(self) -> Storage:
         return implementation(self.kind)
+
+
+def on_disks(metafunc: pytest.Metafunc, rows: Sequence[Row]) -> None:
+    """Give a test each row on each kind of disk that it works on (`disk`), or on one of them (`one_disk`)."""
+    disk = "disk" if "disk" in metafunc.fixturenames else "one_disk"
+    pairs = [(row, kind) for row in rows for kind in (row.kinds if disk == "disk" else row.kinds[:1])]
+    metafunc.parametrize(("row", disk), pairs, indirect=True, ids=[f"{row}-{kind}" for row, kind in pairs])
 
 
 def implementation(kind: StorageKind) -> Storage:

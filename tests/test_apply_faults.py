@@ -3,7 +3,6 @@ mix, and nothing of anybody's is lost."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from apply_rig import (
     undo_here,
     with_notes,
 )
+from kill_steps import die_at
 from rigs import Disk, Person
 
 PROGRAM = os.path.join(sys.prefix, "bin", "hostfork")
@@ -91,17 +91,8 @@ def test_killed_while_it_is_put_back(
 
         def recover(number: int = number) -> None:
             from hostfork.apply import transaction
-            from hostfork.helper import syscalls
 
-            real, seen = syscalls.renameat2, [0]
-
-            def rename(*words: Any, **named: Any) -> int:
-                seen[0] += 1
-                if seen[0] > number:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*words, **named)
-
-            setattr(transaction, "renameat2", rename)  # noqa: B010
+            die_at(number + 1, (transaction, ("renameat2",)))
             from hostfork import api
 
             api.settle_applies()

@@ -1,11 +1,9 @@
 """Branches of every kind of private storage, on every disk, as root and as an ordinary user."""
 
-import contextlib
 import itertools
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +13,9 @@ from hostfork.storage import branching
 from hostfork.storage.contract import Delta, Fill, FullTree, KeyStage, Layer, Source, Storage
 from hostfork.storage.tree import remove_tree
 from hostfork.vocabulary import StorageKind
+from kill_steps import die_at
 from rigs import Disk, Person
-from storage_cases import ROWS, Row, facts, make_subvolume, sample, visible, write
+from storage_cases import ROWS, Row, facts, make_subvolume, on_disks, sample, visible, write
 
 _OVERLAYS = (StorageKind.LIVE, StorageKind.FROZEN, StorageKind.RETAINED)
 Facts = dict[bytes, tuple[Any, ...]]
@@ -31,32 +30,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         rows = [row for row in ROWS if row.kind in _OVERLAYS]
     if "walking" in metafunc.fixturenames:
         rows = [row for row in ROWS if row.walks]
-    disk = "disk" if "disk" in metafunc.fixturenames else "one_disk"
-    pairs = [(row, kind) for row in rows for kind in (row.kinds if disk == "disk" else row.kinds[:1])]
-    metafunc.parametrize(("row", disk), pairs, indirect=True, ids=[f"{row}-{kind}" for row, kind in pairs])
-
-
-@pytest.fixture
-def row(request: pytest.FixtureRequest) -> Row:
-    found: Row = request.param
-    return found
+    on_disks(metafunc, rows)
 
 
 @pytest.fixture
 def disk(request: pytest.FixtureRequest) -> Disk:
+    """One of those that the test's parameters name."""
     found: Disk = request.getfixturevalue(f"{request.param}_disk")
     return found
-
-
-@pytest.fixture
-def one_disk(request: pytest.FixtureRequest) -> Disk:
-    found: Disk = request.getfixturevalue(f"{request.param}_disk")
-    return found
-
-
-@pytest.fixture
-def storage(row: Row) -> Storage:
-    return row.storage
 
 
 @pytest.fixture
@@ -381,28 +362,6 @@ def test_nested_subvolumes_are_branched_with_their_fork(btrfs_disk: Disk, person
 _STEPS = ("mkdir", "link", "symlink", "rename", "unlink", "rmdir", "chmod", "utime")
 
 
-@contextlib.contextmanager
-def _dying(at: int) -> Iterator[None]:
-    """This process is killed before the so-many-th step that changes something."""
-    count = 0
-
-    def counted(step: Callable[..., Any]) -> Callable[..., Any]:
-        def act(*arguments: Any, **options: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return step(*arguments, **options)
-
-        return act
-
-    for name in _STEPS:
-        setattr(os, name, counted(getattr(os, name)))
-    module = sys.modules["hostfork.storage.branching"]
-    setattr(module, "renameat2", counted(module.renameat2))  # noqa: B010
-    yield
-
-
 def _killed(person: Person, at: int, act: Callable[[], Any]) -> bool:
     """Whether a process that does this was killed at that step, or was done before."""
 
@@ -410,8 +369,8 @@ def _killed(person: Person, at: int, act: Callable[[], Any]) -> bool:
         pid = os.fork()
         if pid == 0:
             try:
-                with _dying(at):
-                    act()
+                die_at(at, (os, _STEPS), (branching, ("renameat2",)))
+                act()
                 os._exit(0)
             finally:
                 os._exit(1)

@@ -17,7 +17,7 @@ from hostfork.storage.entry import FOLDER
 from hostfork.storage.tree import remove_tree
 from hostfork.vocabulary import BaseContent, Guarantee, StorageKind
 from rigs import DISK_KINDS, Disk, Person
-from storage_cases import ROWS, Row, facts, killed_in_prepare, prepared, sample, visible, write
+from storage_cases import ROWS, Row, facts, killed_in_prepare, on_disks, prepared, sample, visible, write
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,33 +27,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if "disk" in names:
             metafunc.parametrize("disk", DISK_KINDS, indirect=True)
         return
-    rows = [row for row in ROWS if row.walks] if "walking" in names else ROWS
-    disk = "disk" if "disk" in names else "one_disk"
-    pairs = [(row, kind) for row in rows for kind in (row.kinds if disk == "disk" else row.kinds[:1])]
-    metafunc.parametrize(("row", disk), pairs, indirect=True, ids=[f"{row}-{kind}" for row, kind in pairs])
-
-
-@pytest.fixture
-def row(request: pytest.FixtureRequest) -> Row:
-    found: Row = request.param
-    return found
+    on_disks(metafunc, [row for row in ROWS if row.walks] if "walking" in names else ROWS)
 
 
 @pytest.fixture
 def disk(request: pytest.FixtureRequest) -> Disk:
+    """One of those that the test's parameters name."""
     found: Disk = request.getfixturevalue(f"{request.param}_disk")
     return found
-
-
-@pytest.fixture
-def one_disk(request: pytest.FixtureRequest) -> Disk:
-    found: Disk = request.getfixturevalue(f"{request.param}_disk")
-    return found
-
-
-@pytest.fixture
-def storage(row: Row) -> Storage:
-    return row.storage
 
 
 @pytest.fixture
