@@ -42,6 +42,14 @@ def peers(project: str, scratch: str) -> dict[str, list[str]]:
     return found
 
 
+def make_project(folder: str) -> None:
+    """100 files of 20 KiB."""
+    os.mkdir(folder)
+    for number in range(100):
+        with open(os.path.join(folder, str(number)), "wb") as file:
+            file.write(os.urandom(20480))
+
+
 def measure(commands: dict[str, list[str]], rounds: int) -> dict[str, float]:
     """Median milliseconds of each command, run in turn."""
     times: dict[str, list[float]] = {name: [] for name in commands}
@@ -64,10 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="hostfork-bench-") as scratch:
         project = options.project or os.path.join(scratch, "project")
         if options.project is None:
-            os.mkdir(project)
-            for number in range(100):
-                with open(os.path.join(project, str(number)), "wb") as file:
-                    file.write(os.urandom(20480))
+            make_project(project)
         os.environ["XDG_STATE_HOME"] = os.path.join(scratch, "state")
         medians = measure(peers(project, scratch), options.rounds)
     bar = medians["python -c 'import click'"]

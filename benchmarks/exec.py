@@ -8,32 +8,19 @@ from cold. Installed without bytecode, Python compiles every module at every sta
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 
-WARM = 3
+from cold_start import make_project, measure
+
 BAR = 1.3
 
 
 def hostfork(*words: str) -> list[str]:
     """A command line of this installation."""
     return [os.path.join(os.path.dirname(sys.executable), "hostfork"), *words]
-
-
-def measure(commands: dict[str, list[str]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each command, run in turn."""
-    times: dict[str, list[float]] = {name: [] for name in commands}
-    for number in range(rounds + WARM):
-        for name, argv in commands.items():
-            start = time.perf_counter()
-            subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            if number >= WARM:
-                times[name].append((time.perf_counter() - start) * 1000)
-    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,10 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="hostfork-bench-") as scratch:
         project = options.project or os.path.join(scratch, "project")
         if options.project is None:
-            os.mkdir(project)
-            for number in range(100):
-                with open(os.path.join(project, str(number)), "wb") as file:
-                    file.write(os.urandom(20480))
+            make_project(project)
         os.environ["XDG_STATE_HOME"] = os.path.join(scratch, "state")
         for name in ("running", "idle"):
             subprocess.run(hostfork("create", name, "--private", f"{project}:live"), check=True, capture_output=True)

@@ -92,7 +92,9 @@ def test_case_14_conflicts_leave_all_untouched_until_they_are_resolved(
     assert "2 of 3 changes meet changes of the host; nothing was applied" in shown
     assert "both edited" in shown
     assert "fork deleted" in shown
-    assert "hostfork apply f --on-conflict merge · … fork · … host" in shown
+    kept = answer["conflicts"][1]["fork_lines"] is not None
+    assert f"hostfork apply f --on-conflict {'merge · … fork' if kept else 'fork'} · … host" in shown
+    assert ("no merge: no text, or what it was is not kept" in shown) is not kept
     by_path = (f"--on-conflict=fork:{project}/src", "--on-conflict=host")
     answer = apply(hostfork, person, *by_path)
     assert sorted(one["taken"] for one in answer["resolved"]) == ["fork", "host"]

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 
 from hostfork.apply.rows import Moved, Row
+from hostfork.apply.sides import some_of
 from hostfork.apply.steps import Field, Value
 from hostfork.collect.walk import Place, attributes
 
-_ACL = ("system.posix_acl_access", "system.posix_acl_default")
 _FIRST = ("owner", "mode", "xattrs", "acl")
 """A new owner takes set-uid bits away, and an ACL sets the bits of the group."""
 
@@ -47,8 +47,7 @@ def _value(place: Place, name: str) -> Value:
     if name in ("mode", "owner"):
         found = place.stat()
         return found.st_mode & 0o7777 if name == "mode" else (found.st_uid, found.st_gid)
-    known = attributes(place) or {}
-    return {key: value for key, value in known.items() if (key in _ACL) == (name == "acl")}
+    return some_of(attributes(place) or {}, name)
 
 
 def _set(place: Place, field: Field, forward: bool) -> None:

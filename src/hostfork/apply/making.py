@@ -8,9 +8,9 @@ from stat import S_ISDIR
 
 from hostfork.apply.planning import in_place
 from hostfork.apply.rows import Row, Rows, extra_of, survey
-from hostfork.apply.sides import Found, Sides
+from hostfork.apply.sides import Found, Sides, some_of
 from hostfork.apply.stage import Stager
-from hostfork.apply.steps import Field, Lend, Move, Plan, Stage, Step
+from hostfork.apply.steps import Field, Lend, Move, Plan, Stage, Step, Value
 from hostfork.apply.target import Targets, blocked, must_lend, renames_into, why_closed, why_fixed, why_held
 from hostfork.apply.threeway import ThreeWay
 from hostfork.apply.values import Decision
@@ -140,14 +140,9 @@ class Maker:
             self._blocked.append((decision.change.path, why))
             return
         mode, uid, gid, attributes = answer.keep_mode(decision, fork, host)
-        wanted = {"mode": mode, "owner": (uid, gid)}
-        fields = []
-        for field in decision.fields:
-            before = host.field(field)
-            after: object = wanted.get(field)
-            if after is None:
-                after = {k: v for k, v in attributes.items() if k.startswith("system.posix_acl_") == (field == "acl")}
-            fields.append(Field(field, before, after))  # type: ignore[arg-type]
+        values: dict[str, Value] = {"mode": mode, "owner": (uid, gid)}
+        values |= {name: some_of(attributes, name) for name in ("xattrs", "acl")}
+        fields = [Field(field, host.field(field), values[field]) for field in decision.fields]
         if user and any(field.name == "owner" for field in fields):
             self._blocked.append((decision.change.path, "only root can give it another owner"))
         step = self._add(Move.CHANGE, number, decision.relative, (_row(host),))

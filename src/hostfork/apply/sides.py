@@ -22,6 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hostfork.apply.steps import Value
+
 _CHUNK = 1 << 18
 _TEXT = 16 << 20
 """Bytes of a file whose lines are compared or merged."""
@@ -30,6 +32,11 @@ _ACL = ("system.posix_acl_access", "system.posix_acl_default")
 
 Identity = tuple[int, int, int, int] | None
 """Device, inode, size and mtime of what an earlier apply of the fork left on the host; None where it left nothing."""
+
+
+def some_of(attributes: Mapping[str, bytes], name: str) -> dict[str, bytes]:
+    """Of extended attributes those that are `xattrs`, or `acl`."""
+    return {key: value for key, value in attributes.items() if (key in _ACL) == (name == "acl")}
 
 
 class Source(NamedTuple):
@@ -107,7 +114,7 @@ class Found:
             return False
         return mine.kind is not EntryKind.FILE or (mine.size == others.size and self.digest() == other.digest())
 
-    def field(self, name: str) -> object:
+    def field(self, name: str) -> Value:
         """One of `mode`, `owner`, `xattrs`, `acl`."""
         if name == "mode":
             return self.facts.mode
@@ -117,7 +124,7 @@ class Found:
 
     def some_attributes(self, name: str) -> dict[str, bytes]:
         """Those that are `xattrs`, or `acl`."""
-        return {key: value for key, value in self.attributes().items() if (key in _ACL) == (name == "acl")}
+        return some_of(self.attributes(), name)
 
     def identity(self) -> Identity:
         """Device, inode, size and mtime."""

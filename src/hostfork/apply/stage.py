@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from _blake2 import blake2b
 from collections.abc import Iterator
 from contextlib import suppress
 
 from hostfork.collect.copying import TreeCopy
+from hostfork.collect.export import drop_inherited
 from hostfork.collect.final import Entry
 from hostfork.collect.walk import FOLDER, Place, open_file, opened_folder
 
 _SMALL = 1 << 16
 """Bytes. Up to here a file is read and written: that is quicker than the calls that share or copy blocks."""
-_DEFAULT_ACL = ("system.posix_acl_default", "system.posix_acl_access")
 
 
 class Stager(TreeCopy):
@@ -98,11 +97,9 @@ def make_stage(path: str) -> int:
     with suppress(FileExistsError):  # a recovery of ours comes back to it
         os.mkdir(path, 0o700)
     opened = os.open(path, FOLDER)
-    for name in _DEFAULT_ACL:
-        try:
-            os.removexattr(opened, name)
-        except OSError as error:
-            if error.errno not in (errno.ENODATA, errno.ENOTSUP):
-                os.close(opened)
-                raise
+    try:
+        drop_inherited(opened)
+    except BaseException:
+        os.close(opened)
+        raise
     return opened

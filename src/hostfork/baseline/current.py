@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 from hostfork.errors import Code, StorageError, UnfitError
 from hostfork.helper.lean import dumps, loads
-from hostfork.helper.syscalls import syncfs
+from hostfork.helper.syscalls import sync_filesystem
 from hostfork.storage.contract import Lost, Progress, Source, Witness
 from hostfork.storage.copy import Copy
 from hostfork.storage.filesystem import STAMPED, filesystem_of
@@ -206,7 +206,7 @@ def taken(line: Line, source: Source, progress: Progress | None, start: float) -
 
     since = time.time_ns()
     try:
-        _sync(source.path)
+        sync_filesystem(source.path)
     except OSError as error:
         raise source_error(source, error) from error
     generation, tree, young = line.begin(), line.begin_tree(), set[bytes]()
@@ -252,14 +252,6 @@ def write_young(generation: Generation, young: set[bytes]) -> None:
     with open(fresh, "wb") as file:
         file.write(b"".join(name + b"\0" for name in young))
     os.rename(fresh, generation.file(_YOUNG))
-
-
-def _sync(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        syncfs(handle)
-    finally:
-        os.close(handle)
 
 
 def boot_id() -> str:

@@ -16,7 +16,7 @@ from hostfork.checkpoint.boundary import Boundary
 from hostfork.checkpoint.known import Known
 from hostfork.checkpoint.objects import Objects
 from hostfork.checkpoint.tree import Row
-from hostfork.collect.copying import Metadata, copy_content, parent_of, remove_tree, set_metadata
+from hostfork.collect.copying import Metadata, new_copy, parent_of, remove_tree, set_metadata
 from hostfork.collect.depth import at_any_depth, with_room
 from hostfork.collect.difference import below
 from hostfork.collect.digest import Digester
@@ -26,7 +26,6 @@ from hostfork.helper.shapes import NamedTuple
 from hostfork.values import frozen
 
 _FRESH = ".hostfork-restored-"
-_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @frozen
@@ -230,11 +229,7 @@ class _Conforming:
             assert row.digest is not None
             source = self._objects.open(row.digest)
             try:
-                target = os.open(fresh.name, _MAKE, 0o600, dir_fd=fresh.folder)
-                try:
-                    copy_content(source, target)
-                finally:
-                    os.close(target)
+                new_copy(source, fresh)
             finally:
                 os.close(source)
         elif row.kind == stat.S_IFLNK:

@@ -19,7 +19,7 @@ from hostfork.checkpoint.boundary import Boundary
 from hostfork.collect.copying import copy_content
 from hostfork.collect.digest import Digester
 from hostfork.errors import CheckpointError, Code
-from hostfork.helper.syscalls import syncfs
+from hostfork.helper.syscalls import sync_filesystem
 
 FOLDER = "checkpoints"
 NEW = "new-"
@@ -136,7 +136,7 @@ class Intake:
         if not self._staged:
             return
         if len(self._staged) > _FEW:
-            _synced(self.objects.folder, syncfs)
+            sync_filesystem(self.objects.folder)
         boundary.passed(Boundary.OBJECTS_SYNCED)
         groups = set()
         for path, digest in self._staged:
@@ -150,7 +150,7 @@ class Intake:
             self.objects.note(digest)
             boundary.passed(Boundary.OBJECT_LINKED)
         if len(groups) > _FEW:
-            _synced(self.objects.folder, syncfs)
+            sync_filesystem(self.objects.folder)
         else:
             for folder in (*groups, self.objects.folder):
                 sync_folder(folder)

@@ -192,6 +192,23 @@ class Checkpoints:
         finally:
             os.close(file)
 
+    @contextlib.contextmanager
+    def view(self) -> Iterator[str]:
+        """A new folder of this process for trees that are looked at; it goes at the end. The pool must be held.
+
+        One that a killed process left goes with the next `gc`.
+        """
+        name = f"{VIEW}{os.getpid()}-{os.urandom(4).hex()}"
+        path = os.path.join(self.folder, name)
+        try:
+            os.mkdir(path, 0o700)
+        except OSError as error:
+            raise as_checkpoint_error("what a checkpoint held cannot be made", path, error) from error
+        try:
+            yield path
+        finally:
+            _remove_view(self.folder, name)
+
     def gc(self, wanted: Callable[[], Collection[str]]) -> Removed:
         """Remove what no wanted checkpoint needs, and what was begun and left. `wanted` is asked once all hold still.
 

@@ -94,10 +94,16 @@ def _remedy(result: Applied, name: str, asked: Sequence[str]) -> str:
     kinds = {conflict.kind for conflict in result.conflicts}
     if kinds == {ConflictKind.MOVED}:
         return f"hostfork apply {name} judges anew"
-    merge = "merge · … fork" if kinds & {ConflictKind.EDITED, ConflictKind.CREATED} else "fork"
+    merge = "merge · … fork" if any(map(_can_merge, result.conflicts)) else "fork"
     return f"hostfork apply {name} --on-conflict {merge} · … host" + (
         "" if asked else f" · or by path: hostfork apply {name} PATH"
     )
+
+
+def _can_merge(conflict: Conflict) -> bool:
+    """Whether a merge may help: both sides are text, and what the fork began with can be read."""
+    known = conflict.fork_lines is not None and conflict.host_lines is not None
+    return known and conflict.kind in (ConflictKind.EDITED, ConflictKind.CREATED)
 
 
 def _rows(conflicts: Sequence[Conflict], look: Look) -> list[str]:
@@ -119,7 +125,10 @@ def _sides(one: Conflict, look: Look) -> tuple[str, str, str]:
         return one.host, "", ""
     if one.kind in (ConflictKind.EDITED, ConflictKind.CREATED) and one.fork != "applied":
         did = "both edited" if one.kind is ConflictKind.EDITED else "both created"
-        return did, _lines("fork", one.fork_lines), f"{_lines('host', one.host_lines)}{when}".lstrip(", ")
+        host = f"{_lines('host', one.host_lines)}{when}".lstrip(", ")
+        if not _can_merge(one):
+            host += "   no merge: no text, or what it was is not kept"
+        return did, _lines("fork", one.fork_lines), host
     host = f"host {one.host}{when}"
     if one.kind is ConflictKind.HARD_LINK:
         return "hard-link", f"fork {one.fork}", "another name of the file lies outside"

@@ -16,8 +16,8 @@ from hostfork.cli.look import harmless
 from hostfork.cli.manual import APPLIES, LOOK, STATE, Example, Manual
 from hostfork.cli.options import TAG
 from hostfork.cli.output import PREFIX, Output
-from hostfork.cli.verb import TableOption, absolute, flag, fork_argument, options, verb
-from hostfork.errors import Code, CollectError, PolicyError
+from hostfork.cli.verb import TableOption, absolute, flag, fork_argument, new_file, options, verb
+from hostfork.errors import Code, PolicyError
 
 _WORDS = {one.value: one for one in OnConflict}
 
@@ -143,21 +143,10 @@ def resolution(words: tuple[str, ...]) -> Resolution:
 def _write_patch(output: Output, fork: api.Fork, paths: tuple[str, ...], ignored: bool, name: str) -> int:
     """The patch of what would be applied, as a new file; whole or not there."""
     wanted = [one.path for one in fork.diff(paths).changes if ignored or one.ignored_by is None]
+    with new_file(name, "patch") as file:
+        for piece in fork.patch(wanted) if wanted else ():
+            file.write(piece)
     path = absolute(name)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise CollectError(
-            Code.COLLECT_DESTINATION, f"{name} cannot be made", path=path, step="patch", errno=error.errno,
-            hint="name a file that is not there yet",
-        ) from error  # fmt: skip
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            for piece in fork.patch(wanted) if wanted else ():
-                file.write(piece)
-    except BaseException:
-        os.unlink(path)
-        raise
     if output.json:
         from hostfork.cli.documents import answer, exact
 

@@ -6,13 +6,11 @@ import os
 
 from hostfork import api
 from hostfork.cli.asking import descriptor, environment, tags_from, usage
-from hostfork.cli.output import INDENT, PREFIX, Output
-from hostfork.cli.result import StatusLines, check_result, open_status, write_failure, write_result
-from hostfork.cli.telling import exit_status, limit_line, problem_lines
+from hostfork.cli.ending import interrupted, tell_end, write_end
+from hostfork.cli.output import Output
+from hostfork.cli.result import StatusLines, check_result, open_status
 from hostfork.cli.terminal import Interrupted, Terminal
-from hostfork.errors import Code, WorkloadError
 from hostfork.lifecycle.events import EndedCommand, Event, StartedCommand, Stopping, Warned
-from hostfork.lifecycle.record import Outcome
 from hostfork.lifecycle.request import Request
 from hostfork.policy.options import parse_duration
 from hostfork.policy.rules import RuleOptions
@@ -71,38 +69,6 @@ def _run(output: Output, name: str, request: Request, options: dict[str, Any], l
     try:
         with terminal:
             outcome = api.enter(name, request, on_event=on_event, caller=terminal.caller, signals=terminal)
-    except Interrupted as interrupted:
-        said = tuple(getattr(interrupted, "__notes__", ()))
-        error = WorkloadError(
-            Code.WORKLOAD_INTERRUPTED, f"interrupted by {interrupted} before it was done", details=said
-        )
-        write_failure(error, options, output)
-        if said:
-            output.complain([f"{PREFIX}{error.message}", *(INDENT + sentence for sentence in said)])
-        return 128 + interrupted.number
-    return close(output, outcome, options["result"], lines)
-
-
-def close(output: Output, outcome: Outcome, result: str | None, lines: StatusLines) -> int:
-    """Say how the command ended where its status does not, and write it where it was asked for."""
-    status = exit_status(outcome.status)
-    if outcome.status.error is not None:
-        output.complain(problem_lines(outcome.status.error, status))
-    elif outcome.status.timed_out:
-        output.complain(["hostfork: the command was ended at its time limit   status 124"])
-    if outcome.status.storage_limited:
-        output.complain([f"{PREFIX}{limit_line(outcome)}   code {Code.STORAGE_LIMIT.text} · status {status}"])
-    if result is None and not lines.wanted:
-        return status
-    from hostfork.cli import documents
-
-    document = documents.result(outcome)
-    lines.write("result", result=document)
-    if result is None:
-        return status
-    try:
-        write_result(result, document)
-    except OSError as error:
-        output.complain([f"hostfork: the result was not written to {result}: {error.strerror}"])
-        return 125
-    return status
+    except Interrupted as by:
+        return interrupted(output, options, by)
+    return write_end(output, options["result"], lines, outcome, tell_end(output, outcome))

@@ -13,8 +13,8 @@ from hostfork.cli import candidates
 from hostfork.cli.look import harmless, plural
 from hostfork.cli.manual import LOOK, STATE, Example, Manual
 from hostfork.cli.output import PREFIX, Output, ReaderGone, write_all
-from hostfork.cli.verb import absolute, flag, fork_argument, verb
-from hostfork.errors import Code, CollectError, HostforkError, PolicyError
+from hostfork.cli.verb import absolute, flag, fork_argument, new_file, verb
+from hostfork.errors import Code, HostforkError, PolicyError
 from hostfork.lifecycle.request import ExportForm
 
 TYPE_CHECKING = False
@@ -133,17 +133,5 @@ def _to_stdout(fork: api.Fork | api.Past) -> tuple[str, ...]:
 
 def _to_file(fork: api.Fork | api.Past, dest: str) -> tuple[str, ...]:
     """A new file, whole or not there."""
-    path = absolute(dest)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise CollectError(
-            Code.COLLECT_DESTINATION, f"{dest} cannot be made", path=path, step="export", errno=error.errno,
-            hint="name a file that is not there yet",
-        ) from error  # fmt: skip
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            return fork.export_tar(file).left_out
-    except BaseException:
-        os.unlink(path)
-        raise
+    with new_file(dest, "export") as file:
+        return fork.export_tar(file).left_out

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from hostfork import api
 from hostfork.cli.asking import descriptor, request_from, usage
-from hostfork.cli.output import INDENT, PREFIX, Output
-from hostfork.cli.result import StatusLines, check_result, open_status, write_failure, write_result
-from hostfork.cli.telling import (
-    Teller,
-    closing_lines,
-    exit_status,
-    limit_line,
-    problem_lines,
-    total_lines,
-    written_paths,
-)
+from hostfork.cli.ending import interrupted, tell_end, write_end
+from hostfork.cli.output import Output
+from hostfork.cli.result import StatusLines, check_result, open_status
+from hostfork.cli.telling import Teller, closing_lines, total_lines, written_paths
 from hostfork.cli.terminal import Interrupted, Terminal
-from hostfork.errors import Code, WorkloadError
 from hostfork.lifecycle.events import Collecting, EndedCommand, Event, Planned, StartedCommand
 from hostfork.lifecycle.record import Outcome
 from hostfork.lifecycle.request import Request
@@ -69,19 +61,12 @@ def _run(output: Output, request: Request, options: dict[str, Any], lines: Statu
     try:
         with terminal:
             outcome = api.run(request, on_event=on_event, caller=terminal.caller, signals=terminal)
-    except Interrupted as interrupted:
-        said = tuple(getattr(interrupted, "__notes__", ()))  # what is kept, what could not be given back
-        error = WorkloadError(
-            Code.WORKLOAD_INTERRUPTED, f"interrupted by {interrupted} before it was done", details=said
-        )
-        write_failure(error, options, output)
-        if said:
-            output.complain([f"{PREFIX}{error.message}", *(INDENT + sentence for sentence in said)])
-        return 128 + interrupted.number
+    except Interrupted as by:
+        return interrupted(output, options, by)
     finally:
         teller.finish()
     status = _close(output, request, outcome, teller, written)
-    return _write(output, options["result"], lines, outcome, status)
+    return write_end(output, options["result"], lines, outcome, status)
 
 
 def _tell_program(lines: StatusLines, event: Event) -> None:
@@ -99,15 +84,9 @@ def _tell_program(lines: StatusLines, event: Event) -> None:
 
 def _close(output: Output, request: Request, outcome: Outcome, teller: Teller, written: dict[str, str]) -> int:
     """Say how it ended; gives the exit status."""
-    status = exit_status(outcome.status)
     for sentence in outcome.notices:
         teller.warn(sentence)
-    if outcome.status.error is not None:
-        output.complain(problem_lines(outcome.status.error, status))
-    elif outcome.status.timed_out:
-        output.complain(["hostfork: the command was ended at its time limit   status 124"])
-    if outcome.status.storage_limited:
-        output.complain([f"{PREFIX}{limit_line(outcome)}   code {Code.STORAGE_LIMIT.text} · status {status}"])
+    status = tell_end(output, outcome)
     lines = closing_lines(outcome, written, output.err, request.export)
     if outcome.kept and not output.quiet:
         lines += total_lines(*api.kept_bytes())
@@ -115,22 +94,4 @@ def _close(output: Output, request: Request, outcome: Outcome, teller: Teller, w
         output.say(*lines)
     for sentence in outcome.leftovers:
         output.complain([f"hostfork: {sentence}"])
-    return status
-
-
-def _write(output: Output, path: str | None, lines: StatusLines, outcome: Outcome, status: int) -> int:
-    """Write the result where it was asked for; one that cannot be written is a failure of hostfork."""
-    if path is None and not lines.wanted:
-        return status
-    from hostfork.cli import documents
-
-    document = documents.result(outcome)
-    lines.write("result", result=document)
-    if path is None:
-        return status
-    try:
-        write_result(path, document)
-    except OSError as error:
-        output.complain([f"hostfork: the result was not written to {path}: {error.strerror}"])
-        return 125
     return status

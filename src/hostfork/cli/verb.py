@@ -7,7 +7,8 @@ three examples, and the options in the order of use.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -16,10 +17,11 @@ from hostfork.cli.look import wrapped
 from hostfork.cli.manual import Example, Manual
 from hostfork.cli.options import Option
 from hostfork.cli.output import Output
+from hostfork.errors import Code, CollectError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, BinaryIO
 
 COLOURS = ("auto", "always", "never")
 
@@ -193,3 +195,22 @@ def seen(command: click.Command, arguments: Sequence[str]) -> dict[str, Any]:
 def absolute(path: str) -> str:
     """A path of the command line, from the working directory, `~` opened; symlinks stay."""
     return os.path.abspath(os.path.expanduser(path))
+
+
+@contextmanager
+def new_file(name: str, step: str) -> Iterator[BinaryIO]:
+    """A new file to be written, whole or not there. Raises CollectError `collect.destination`."""
+    path = absolute(name)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise CollectError(
+            Code.COLLECT_DESTINATION, f"{name} cannot be made", path=path, step=step, errno=error.errno,
+            hint="name a file that is not there yet",
+        ) from error  # fmt: skip
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+    except BaseException:
+        os.unlink(path)
+        raise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 from hostfork.values import frozen
 from hostfork.vocabulary import ChangeClass, ChangeKind, EntryKind
 
@@ -55,6 +58,16 @@ class Changeset:
     """The exact difference between a fork's base and its final visible content, ordered by path bytes."""
 
     changes: tuple[Change, ...]
+
+    def below(self, paths: Sequence[str]) -> Changeset:
+        """What of it is at one of these paths or below; all of it where none is given. They may lead through links."""
+        if not paths:
+            return self
+        wanted = [os.path.abspath(path) for path in paths]
+        wanted += [os.path.realpath(path) for path in wanted]
+        return Changeset(
+            tuple(c for c in self.changes if any(c.path == path or c.path.startswith(path + "/") for path in wanted))
+        )
 
     def counts(self) -> Counts:
         numbers = dict.fromkeys((kind.value for kind in ChangeKind), 0)

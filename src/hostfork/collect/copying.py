@@ -100,12 +100,7 @@ class TreeCopy:
             self.left_out.append(entry.relative)  # the base's, and the fork could not read it either
             return False
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            target = os.open(place.name, flags, 0o600, dir_fd=place.folder)
-            try:
-                copy_content(source, target)
-            finally:
-                os.close(target)
+            new_copy(source, place)
         finally:
             os.close(source)
         return True
@@ -210,6 +205,16 @@ def _set_attribute(place: Place, name: str, value: bytes) -> bool:
         if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.EINVAL):
             raise
         return False
+
+
+def new_copy(source: int, place: Place) -> None:
+    """Make a new file with the content of an open one. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    target = os.open(place.name, flags, 0o600, dir_fd=place.folder)
+    try:
+        copy_content(source, target)
+    finally:
+        os.close(target)
 
 
 def copy_content(source: int, target: int) -> None:

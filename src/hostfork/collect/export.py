@@ -203,7 +203,7 @@ def _staged(destination: str, stage: str | None) -> Iterator[int]:
         with _making(destination):
             os.mkdir(stage, 0o700, dir_fd=folder)
             opened = os.open(stage, FOLDER, dir_fd=folder)
-            _drop_inherited(opened)
+            drop_inherited(opened)
         try:
             with _making(destination):
                 yield opened
@@ -217,7 +217,7 @@ def _staged(destination: str, stage: str | None) -> Iterator[int]:
         os.close(folder)
 
 
-def _drop_inherited(folder: int) -> None:
+def drop_inherited(folder: int) -> None:
     """Without the ACLs that a default ACL of the parent gave it, and would give everything in it."""
     for name in ("system.posix_acl_default", "system.posix_acl_access"):
         try:

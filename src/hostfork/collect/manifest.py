@@ -300,12 +300,7 @@ class StatManifestEdit:
         folder, _, name = os.fsdecode(relative).rpartition("/")
         known = {} if not relative else self._names(folder)
         index = known.get(name, len(manifest._names)) if relative else manifest._root
-        try:
-            device = manifest._devices.index(source.st_dev)
-        except ValueError:
-            device = len(manifest._devices)
-            manifest._devices.append(source.st_dev)
-        row = _row(device, source, copy)
+        row = _row(self._device(source.st_dev), source, copy)
         if index < len(manifest._names):
             for column, value in zip(self._columns, row, strict=True):
                 column[index] = value
@@ -314,6 +309,21 @@ class StatManifestEdit:
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
         known[name] = index
+
+    def replaced(self, relative: bytes, source: os.stat_result) -> None:
+        """The source's entry was put there anew, with the same content and metadata."""
+        folder, _, name = os.fsdecode(relative).rpartition("/")
+        index = self._names(folder)[name] if relative else self._manifest._root
+        columns = self._manifest._columns
+        columns["dev"][index], columns["ino"][index] = self._device(source.st_dev), source.st_ino
+        columns["ctime"][index] = source.st_ctime_ns
+
+    def _device(self, number: int) -> int:
+        """The place of a device in the table."""
+        devices = self._manifest._devices
+        if number not in devices:
+            devices.append(number)
+        return devices.index(number)
 
     def recopied(self, index: int, copy: os.stat_result) -> None:
         """The entry at `index` was copied once more, with the same content and metadata."""

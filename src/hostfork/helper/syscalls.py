@@ -237,6 +237,15 @@ def drop_capabilities() -> None:
     _checked(_libc().capset(ctypes.byref(header), data))
 
 
+def sync_filesystem(path: str) -> None:
+    """syncfs(2) of the filesystem on which that lies."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        syncfs(handle)
+    finally:
+        os.close(handle)
+
+
 def syncfs(descriptor: int) -> None:
     """syncfs(2): everything of the descriptor's filesystem is on disk. May take seconds: other threads go on."""
     _checked(ctypes.CDLL(None, use_errno=True).syncfs(ctypes.c_int(descriptor)))

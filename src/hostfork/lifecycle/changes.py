@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from hostfork.collect.changeset import Changeset, Counts
 from hostfork.errors import Code, ForkError, StorageError
-from hostfork.helper.syscalls import syncfs
+from hostfork.helper.syscalls import sync_filesystem
 from hostfork.lifecycle.prepare import base_file
 from hostfork.lifecycle.probes import Probes, first_write
 from hostfork.lifecycle.record import PathRecord, Record
@@ -166,13 +166,13 @@ def make_durable(record: Record, changesets: dict[str, Changeset]) -> None:
     """Put the content of what changed on disk: file by file where there are few, else the pool's filesystem."""
     try:
         if sum(len(changeset.changes) for changeset in changesets.values()) > _FEW:
-            return _sync_pool(record.pool)
+            return sync_filesystem(record.pool)
         for path in private_paths(record):
             root = delta_of(content_of(record, path))
             for change in changesets[path.path].changes:
                 is_there = change.kind is EntryKind.FILE and change.change is not ChangeKind.DELETED
                 if is_there and not _fsync(root + change.path[len(path.path) :]):
-                    return _sync_pool(record.pool)
+                    return sync_filesystem(record.pool)
     except OSError as error:
         raise StorageError(
             Code.STORAGE_FAILED, f"the changes of {record.name} could not be put on disk", step="sync",
@@ -264,14 +264,6 @@ def _checked(
 def counts_by_path(changesets: dict[str, Changeset]) -> tuple[tuple[str, Counts], ...]:
     """The numbers of each private path."""
     return tuple((path, changeset.counts()) for path, changeset in changesets.items())
-
-
-def _sync_pool(path: str) -> None:
-    pool = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        syncfs(pool)
-    finally:
-        os.close(pool)
 
 
 def _fsync(path: str) -> bool:

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 from hostfork.checkpoint import boundary, known
 from hostfork.checkpoint.boundary import Boundary
@@ -23,7 +24,7 @@ from hostfork.checkpoint.store import Checkpoints, Damaged, Removed
 from hostfork.checkpoint.tree import Tree, TreeManifest
 from hostfork.collect.changeset import Changeset
 from hostfork.errors import CheckpointError, Code, ForkError, HostforkError
-from hostfork.helper.syscalls import syncfs
+from hostfork.helper.syscalls import sync_filesystem
 from hostfork.lifecycle import audit, changes, moments, uses
 from hostfork.lifecycle.moments import Checkpoint
 from hostfork.lifecycle.pools import is_ours_alone, pools
@@ -154,7 +155,7 @@ class _Taking:
         before = time.time_ns()
         try:
             if self._running:
-                _sync(self._record.pool)
+                sync_filesystem(self._record.pool)
             with ExitStack() as stack:
                 intake = stack.enter_context(Intake(self._checkpoints.objects))
                 pause, found, seen = self._look(intake, before)
@@ -239,14 +240,6 @@ def base_of(record: Record, path: PathRecord) -> str:
     return f"fork {record.name} {record.id or record.created} {path.key.rpartition('.')[2]}"
 
 
-def _sync(pool: str) -> None:
-    opened = os.open(pool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        syncfs(opened)
-    finally:
-        os.close(opened)
-
-
 def collect_garbage(store: Store) -> tuple[tuple[str, Removed], ...]:
     """Remove what no fork's checkpoint needs, pool by pool, where something was removed or somebody was at it.
 
@@ -256,7 +249,7 @@ def collect_garbage(store: Store) -> tuple[tuple[str, Removed], ...]:
     for pool in pools(store):
         checkpoints = Checkpoints(pool)
         if checkpoints.exists and is_ours_alone(store, pool):
-            removed = checkpoints.gc(lambda pool=pool: moments.wanted(store, pool))  # type: ignore[misc]
+            removed = checkpoints.gc(partial(moments.wanted, store, pool))
             if removed.trees or removed.objects or removed.busy:
                 found.append((pool, removed))
     return tuple(found)

@@ -12,10 +12,10 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from hostfork.checkpoint.store import VIEW, Checkpoints
+from hostfork.checkpoint.store import Checkpoints
 from hostfork.collect import scan
 from hostfork.collect.changeset import Changeset
-from hostfork.collect.copying import TreeCopy, remove_tree
+from hostfork.collect.copying import TreeCopy
 from hostfork.collect.depth import at_any_depth
 from hostfork.collect.difference import below, relative_to
 from hostfork.collect.final import Entry, FinalWalk
@@ -23,7 +23,7 @@ from hostfork.collect.ignores import IGNORE_FILES
 from hostfork.collect.reader import TreeReader
 from hostfork.collect.walk import Place
 from hostfork.errors import Code, CollectError, PolicyError
-from hostfork.lifecycle import changes, past, uses
+from hostfork.lifecycle import changes, uses
 from hostfork.lifecycle.export import Sides, sides_of
 from hostfork.lifecycle.fork import Fork
 from hostfork.lifecycle.past import Past
@@ -53,9 +53,7 @@ class Compared:
                 )  # fmt: skip
             pool = Checkpoints(one.record.pool)
             stack.enter_context(pool.held())
-            self._view = os.path.join(pool.folder, f"{VIEW}{os.getpid()}-{os.urandom(4).hex()}")
-            os.mkdir(self._view, 0o700)
-            stack.callback(_removed, self._view)
+            self._view = stack.enter_context(pool.view())
             self._trees: dict[str, tuple[str, str]] = {}
             self._changes = self._compared()
             self._stack = stack.pop_all()
@@ -76,7 +74,7 @@ class Compared:
 
     def diff(self, paths: Sequence[str] = ()) -> Changeset:
         """What differs, of all or of these paths and what lies below."""
-        return past.below(self._changes, paths)
+        return self._changes.below(paths)
 
     def patch(self, paths: Sequence[str] = ()) -> Iterator[bytes]:
         """The differences as a patch that `git apply` takes, relative to each private path."""
@@ -297,12 +295,3 @@ def _with_ignore_files(wanted: set[str]) -> set[str]:
             folders.add(path)
     names = (IGNORE_FILES,) if isinstance(IGNORE_FILES, str) else IGNORE_FILES
     return wanted | {below(folder, name) for folder in folders for name in names}
-
-
-def _removed(path: str) -> None:
-    above, name = os.path.split(path)
-    folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        remove_tree(folder, name)
-    finally:
-        os.close(folder)

@@ -54,10 +54,14 @@ def export(
     `sides`: what is read instead of the fork's storage as it is now; also in what follows.
     """
     paths = changes.private_paths(record)
-    if sides is None and form is ExportForm.CHANGES_ONLY:
+
+    def own(path: PathRecord) -> Sides:
+        if form is not ExportForm.CHANGES_ONLY:
+            return sides_of(fork, record, path)
         # The base, which may be lost, is not asked for.
-        sides = lambda path: Sides("", None, changes.delta_of(changes.content_of(record, path)), False)  # noqa: E731
-    sides = sides or (lambda path: sides_of(fork, record, path))
+        return Sides("", None, changes.delta_of(changes.content_of(record, path)), False)
+
+    sides = sides or own
     if form is ExportForm.TAR:
         raise ValueError("a tar stream goes to a file: export_tar")
     if len(paths) == 1:

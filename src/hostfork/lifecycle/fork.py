@@ -163,13 +163,7 @@ class Fork:
             stored = changes.stored_changes(self._folder)
             if stored is None:
                 stored = changes.joined(changes.collect(self._folder, self.record, lambda _path: None))
-        if not paths:
-            return stored
-        wanted = [os.path.abspath(path) for path in paths]
-        wanted += [os.path.realpath(path) for path in wanted]
-        return Changeset(
-            tuple(c for c in stored.changes if any(c.path == path or c.path.startswith(path + "/") for path in wanted))
-        )
+        return stored.below(paths)
 
     def patch(self, paths: Sequence[str] = ()) -> Iterator[bytes]:
         """The changes as a patch that `git apply` takes, relative to each private path."""

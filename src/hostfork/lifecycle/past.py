@@ -14,9 +14,8 @@ from contextlib import ExitStack
 from hostfork.checkpoint.conform import conform
 from hostfork.checkpoint.known import Known
 from hostfork.checkpoint.objects import as_checkpoint_error
-from hostfork.checkpoint.store import VIEW, Checkpoints
+from hostfork.checkpoint.store import Checkpoints
 from hostfork.collect.changeset import Changeset
-from hostfork.collect.copying import remove_tree
 from hostfork.lifecycle import changes, moments, uses
 from hostfork.lifecycle.export import ExportReport, Sides, export, export_tar, sides_of
 from hostfork.lifecycle.record import PathRecord, Record
@@ -46,8 +45,7 @@ class Past:
             self._pool = Checkpoints(self.record.pool)
             stack.enter_context(self._pool.held())
             self._manifest = self._pool.manifest(self.checkpoint.id)
-            self._view = os.path.join(self._pool.folder, f"{VIEW}{os.getpid()}-{os.urandom(4).hex()}")
-            stack.callback(self._remove)
+            self._view = ""
             self._made: dict[tuple[str, bool], str] = {}
             self._stack = stack.pop_all()
         return self
@@ -62,7 +60,7 @@ class Past:
 
     def diff(self, paths: Sequence[str] = ()) -> Changeset:
         """What differed from the fork's base, of all or of these paths and what lies below."""
-        return below(self._pool.changes(self.checkpoint.id), paths)
+        return self._pool.changes(self.checkpoint.id).below(paths)
 
     def patch(self, paths: Sequence[str] = ()) -> Iterator[bytes]:
         """The changes as a patch that `git apply` takes, relative to each private path."""
@@ -129,8 +127,9 @@ class Past:
         tree = self._manifest.of(path.path)
         rows = tree.rows if whole else tree.changes()
         name = str(len(self._made))
+        if not self._view:
+            self._view = self._stack.enter_context(self._pool.view())
         try:
-            os.makedirs(self._view, 0o700, exist_ok=True)
             folder = os.open(self._view, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 conform(folder, name, rows, self._pool.objects, Known(0))
@@ -140,23 +139,3 @@ class Past:
             raise as_checkpoint_error(f"what {self.name} held cannot be made", self._view, error) from error
         self._made[key] = os.path.join(self._view, name)
         return self._made[key]
-
-    def _remove(self) -> None:
-        above, name = os.path.split(self._view)
-        folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if os.path.lexists(self._view):
-                remove_tree(folder, name)
-        finally:
-            os.close(folder)
-
-
-def below(changeset: Changeset, paths: Sequence[str]) -> Changeset:
-    """What of a changeset is at one of these paths or below; all of it where none is given."""
-    if not paths:
-        return changeset
-    wanted = [os.path.abspath(path) for path in paths]
-    wanted += [os.path.realpath(path) for path in wanted]
-    return Changeset(
-        tuple(c for c in changeset.changes if any(c.path == path or c.path.startswith(path + "/") for path in wanted))
-    )

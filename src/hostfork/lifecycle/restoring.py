@@ -20,7 +20,7 @@ from hostfork.checkpoint.store import Checkpoints
 from hostfork.checkpoint.tree import Tree, TreeManifest
 from hostfork.collect.changeset import Changeset
 from hostfork.errors import CheckpointError, Code, ForkError, HostforkError
-from hostfork.helper.syscalls import syncfs
+from hostfork.helper.syscalls import sync_filesystem
 from hostfork.lifecycle import audit, changes, checkpoints, moments, uses
 from hostfork.lifecycle.moments import Checkpoint
 from hostfork.lifecycle.prepare import base_file
@@ -149,7 +149,7 @@ def _carry_out(
             incomplete += _conformed(fork, record, path, pool, manifest.of(path.path), seen)
         boundary.passed(Boundary.TREE_RESTORED)
     if not swapped:
-        _sync(record.pool)
+        sync_filesystem(record.pool)
     if changes.stored_changes(fork) is not None or _is_reduced(record):
         changes.store_changes(fork, changeset)
     boundary.passed(Boundary.CHANGES_STORED)
@@ -233,11 +233,3 @@ def _taken_back(fork: ForkFolder, pool: Checkpoints, before: str, error: Hostfor
         error.details += (f"nor could it be put back: {other}",)
         error.hint = "hostfork recover, when what is said above is put right"
     return error
-
-
-def _sync(pool: str) -> None:
-    opened = os.open(pool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        syncfs(opened)
-    finally:
-        os.close(opened)

@@ -346,21 +346,12 @@ def _refresh(folder: ForkFolder, record: Record, at: str, is_folder: bool, plan:
             found = os.lstat(os.path.join(plan.path(step), row.relative) if row.relative else plan.path(step))
             same = (known.size, known.mode, known.mtime_ns) == (found.st_size, found.st_mode, found.st_mtime_ns)
             if same and not known.is_source(found):
-                fresh.append((os.fsencode(relative), found, known))
+                fresh.append((os.fsencode(relative), found))
     if fresh:
         edit = StatManifestEdit(manifest)
-        for name, found, known in fresh:
-            edit.put(name, found, _Copy(known))  # type: ignore[arg-type]
+        for name, found in fresh:
+            edit.replaced(name, found)
         edit.save(base_file(folder, path))
-
-
-class _Copy:
-    """The stat of a copy, as a manifest has it."""
-
-    def __init__(self, known: Any) -> None:
-        self.st_ino, self.st_size, self.st_mode = known.copy_ino, known.copy_size, known.copy_mode
-        self.st_mtime_ns, self.st_ctime_ns = known.copy_mtime_ns, known.copy_ctime_ns
-        self.st_uid, self.st_gid = known.copy_uid, known.copy_gid
 
 
 def _relative(plan: Plan, step: Step, at: str, is_folder: bool) -> str | None:

@@ -29,6 +29,18 @@ class Cloner(Copier):
         return 0
 
 
+class Sharer(Cloner):
+    """Shares the blocks of files as `Cloner` does, and copies those that cannot be shared."""
+
+    def _content(self, file: int, out: int, found: os.stat_result) -> int:
+        try:
+            return super()._content(file, out, found)
+        except OSError as error:
+            if error.errno not in NOT_CLONED:
+                raise
+            return Copier._content(self, file, out, found)
+
+
 def clone(file: int, out: int) -> None:
     """Make the open empty file `out` share all blocks of `file`. Raises OSError where the kernel cannot."""
     try:

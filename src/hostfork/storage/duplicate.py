@@ -50,11 +50,6 @@ def _replicate(replica: Replica, copier: OwnCopier, tree: str, name: str, room: 
             os.close(above)
     source = copier.opener(tree, room)
     try:
-        os.mkdir(name, 0o700, dir_fd=room)
-        target = os.open(name, FOLDER, dir_fd=room)
-        try:
-            replica.folder(source, target)
-        finally:
-            os.close(target)
+        replica.folder_as(source, room, name)
     finally:
         os.close(source)

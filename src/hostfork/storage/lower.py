@@ -7,9 +7,8 @@ store of a rootless container engine, would lose files without any error.
 from __future__ import annotations
 
 import errno
-import os
 
-from hostfork.storage.clone import NOT_CLONED, Cloner
+from hostfork.storage.clone import Sharer
 from hostfork.storage.entry import Copier, Extra, Taken
 from hostfork.storage.layering import MARKS, is_whiteout
 
@@ -36,15 +35,7 @@ class LowerCopier(_Checked):
     kind = "lower"
 
 
-class LowerCloner(_Checked, Cloner):
+class LowerCloner(_Checked, Sharer):
     """Clones by FICLONE, and copies what cannot be cloned; else the same."""
 
     kind = "lower-clone"
-
-    def _content(self, file: int, out: int, found: os.stat_result) -> int:
-        try:
-            return super()._content(file, out, found)
-        except OSError as error:
-            if error.errno not in NOT_CLONED:
-                raise
-            return Copier._content(self, file, out, found)

@@ -15,13 +15,13 @@ import os
 import stat
 from collections.abc import Iterator
 
-from hostfork.storage.clone import NOT_CLONED, Cloner
-from hostfork.storage.entry import FOLDER, Copier, Outcome, Taken, Wanted, open_quietly
+from hostfork.storage.clone import Sharer
+from hostfork.storage.entry import FOLDER, Outcome, Taken, Wanted, open_quietly
 
 _READ = 0o500
 
 
-class OwnCopier(Cloner):
+class OwnCopier(Sharer):
     """Copies entries that are this user's. What it may not read it opens for that moment; copies are as closed."""
 
     kind = "own"
@@ -68,14 +68,6 @@ class OwnCopier(Cloner):
         wanted = super().wanted(found, folder, name)
         mode = self._modes.get((found.st_dev, found.st_ino))
         return wanted if mode is None else wanted._replace(mode=mode)
-
-    def _content(self, file: int, out: int, found: os.stat_result) -> int:
-        try:
-            return super()._content(file, out, found)
-        except OSError as error:
-            if error.errno not in NOT_CLONED:
-                raise
-            return Copier._content(self, file, out, found)
 
     @contextlib.contextmanager
     def _readable(self, folder: int, name: str) -> Iterator[None]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from hostfork.helper.shapes import NamedTuple
 from hostfork.storage.contract import Progress, Source, Witness
 from hostfork.storage.crew import BATCH, FOLDERS, Crew, Part, PartError
-from hostfork.storage.entry import Copier, Extra, Outcome, Taken, Wanted, read_extra
+from hostfork.storage.entry import FOLDER, Copier, Extra, Outcome, Taken, Wanted, read_extra
 from hostfork.storage.tree import Descent
 
 _CREW_FROM = 1000
@@ -101,6 +101,15 @@ class Replica:
         if taken.outcome is Outcome.GONE:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         self._note("", taken)
+
+    def folder_as(self, source: int, room: int, name: str) -> None:
+        """The same into a new folder of that name in an open one."""
+        os.mkdir(name, 0o700, dir_fd=room)
+        target = os.open(name, FOLDER, dir_fd=room)
+        try:
+            self.folder(source, target)
+        finally:
+            os.close(target)
 
     def folder(self, source: int, target: int) -> None:
         """Copy what the open folder `source` holds into the open, empty folder `target`, and its own metadata."""

@@ -207,12 +207,7 @@ def _replicate(replica: Replica, source: Source, room: int) -> None:
     try:
         if not stat.S_ISDIR(found.st_mode):
             return replica.single(opened, name, room, _TREE)
-        os.mkdir(_TREE, 0o700, dir_fd=room)
-        target = os.open(_TREE, FOLDER, dir_fd=room)
-        try:
-            replica.folder(opened, target)
-        finally:
-            os.close(target)
+        replica.folder_as(opened, room, _TREE)
     finally:
         os.close(opened)
 
