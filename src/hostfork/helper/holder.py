@@ -67,6 +67,7 @@ class _Holder:
     def _accept(self) -> None:
         import _socket
 
+        # typeshed leaves out what `socket.socket.accept` calls; the helper has no `socket`.
         descriptor, _address = self._listener._accept()  # type: ignore[attr-defined]
         peer = _socket.socket(fileno=descriptor)
         credentials = peer.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
