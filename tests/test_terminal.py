@@ -306,7 +306,7 @@ def test_less(shell: Screen, project: str) -> None:
     Path(project, "long").write_text("".join(f"line {number}\n" for number in range(1000)))
     shell.enter(f"cat long | {FORK} -- less", "^line 0$")
     shell.type("G")
-    shell.see(r"^line 999$")
+    shell.see(r"^line 999\n.*\(END\)")
     shell.type(STOP)
     shell.see(r"Stopped")
     shell.enter("fg", r"^line 999$")
