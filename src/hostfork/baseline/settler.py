@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hostfork.storage.lines import Generation
 
 _PAUSE = 2.0
+"""Seconds before anything is written out or summed up."""
 
 
 def start(*generations: Generation) -> None:
@@ -54,11 +55,12 @@ def main(paths: list[str]) -> None:
     from hostfork.baseline.fitness import look_up
     from hostfork.storage.lines import Generation as Known
 
+    for path in paths:  # first, since a fork that comes meanwhile has to do without an overlay
+        with contextlib.suppress(OSError, ValueError):  # a later fork asks for it again
+            look_up(Known(path), wait=False)
     time.sleep(_PAUSE)
     for path in paths:
         settle(path)
-        with contextlib.suppress(OSError, ValueError):  # a later fork asks for it again
-            look_up(Known(path), wait=False)
     from hostfork.baseline.summing import record_all
 
     for pool in dict.fromkeys(os.path.normpath(os.path.join(path, "../../..")) for path in paths):
