@@ -116,7 +116,7 @@ def answers(before: Sequence[str], beginning: str) -> Iterable[Any]:
 def _verbs_and_options(beginning: str) -> list[Any]:
     from hostfork.cli.group import GROUP
 
-    context = click.Context(GROUP, info_name="hostfork", resilient_parsing=True)
+    context = click.Context(GROUP, info_name="hostfork", resilient_parsing=True, **GROUP.context_settings)
     return GROUP.shell_complete(context, beginning)
 
 
@@ -156,7 +156,7 @@ def _options(command: click.Command, seen: Sequence[str], beginning: str) -> Ite
     """The options that begin so, without those that were given and cannot be repeated."""
     from click.shell_completion import CompletionItem
 
-    context = click.Context(command, resilient_parsing=True)
+    context = _context(command)
     for option in command.get_params(context):
         if not isinstance(option, click.Option) or option.hidden:
             continue
@@ -167,17 +167,22 @@ def _options(command: click.Command, seen: Sequence[str], beginning: str) -> Ite
                     yield CompletionItem(name, help=option.help)
 
 
+def _context(command: click.Command) -> click.Context:
+    """With the verb's own settings: click makes the help option once, by the first context that asks for it."""
+    return click.Context(command, resilient_parsing=True, **command.context_settings)
+
+
 def _value(command: click.Command, name: str, beginning: str) -> list[Any]:
     option = next((option for option in command.params if name in option.opts), None)
     if option is None:
         return []
-    return option.shell_complete(click.Context(command, resilient_parsing=True), beginning)
+    return option.shell_complete(_context(command), beginning)
 
 
 def _argument(command: click.Command, given: Sequence[str], beginning: str) -> list[Any]:
     """What completes the argument that comes next. A verb's argument that takes many is its last."""
     arguments = [one for one in command.params if isinstance(one, click.Argument)]
-    context = click.Context(command, resilient_parsing=True)
+    context = _context(command)
     for index, argument in enumerate(arguments):
         if argument.nargs == -1 or index == len(given):
             context.params = {argument.name or "": tuple(given[index:])}
